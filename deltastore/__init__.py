@@ -1,0 +1,76 @@
+"""deltastore: a delta-encoded, append-only checkpoint log store for AI agents.
+
+    with deltastore.open("runs.ds") as store:
+        thread = store.thread("user-42")
+        checkpoint = thread.append({"messages": [{"role": "user", "content": "hi"}]})
+        thread.state(at=checkpoint)
+"""
+
+from deltastore.codec.strict import REMOVE_ALL, Remove
+from deltastore.errors import (
+    BrokenChainError,
+    CheckpointNotFoundError,
+    ChecksumError,
+    ClosedError,
+    CodecMismatchError,
+    ConflictError,
+    ContentionError,
+    CorruptionError,
+    DeltastoreError,
+    EncodeError,
+    FormatError,
+    FrontMismatchError,
+    InvalidIdError,
+    InvalidInputError,
+    MismatchError,
+    NotFoundError,
+    ReducerMismatchError,
+    StorageError,
+    StoreFullError,
+    StorePathError,
+    SyncModeError,
+    ThreadExistsError,
+    ThreadNotFoundError,
+    UnavailableError,
+)
+from deltastore.reducers import Reducer
+from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo, open  # noqa: A004
+from deltastore.upkeep.check import CheckReport, check
+
+__all__ = [
+    "REMOVE_ALL",
+    "BrokenChainError",
+    "CheckReport",
+    "Checkpoint",
+    "CheckpointNotFoundError",
+    "ChecksumError",
+    "ClosedError",
+    "CodecMismatchError",
+    "ConflictError",
+    "ContentionError",
+    "CorruptionError",
+    "DeltastoreError",
+    "EncodeError",
+    "FormatError",
+    "FrontMismatchError",
+    "InvalidIdError",
+    "InvalidInputError",
+    "MismatchError",
+    "NotFoundError",
+    "PendingWrite",
+    "Reducer",
+    "ReducerMismatchError",
+    "Remove",
+    "StorageError",
+    "Store",
+    "StoreFullError",
+    "StorePathError",
+    "SyncModeError",
+    "Thread",
+    "ThreadExistsError",
+    "ThreadInfo",
+    "ThreadNotFoundError",
+    "UnavailableError",
+    "check",
+    "open",
+]

@@ -1,0 +1,193 @@
+"""Blobs and codecs: how a value becomes chunks, and chunks a value again.
+
+Holds the tags of the format, the protocol that every codec meets, and `cut` and `assemble`. Pure; imports records and errors.
+The invariant: `assemble(cut(value))` is what the codec's own round trip of the whole value gives.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from deltastore.codec.records import DICT, LIST, OPAQUE
+from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
+
+STRICT_ELEMENT, STRICT_ENTRY, STRICT_RUN, STRICT_OPAQUE, STRICT_REMOVAL = 1, 2, 3, 4, 5
+JSONPLUS_ELEMENT, JSONPLUS_ENTRY, JSONPLUS_RUN = 8, 9, 10
+JSONPLUS_MSGPACK, JSONPLUS_NULL, JSONPLUS_BYTES, JSONPLUS_BYTEARRAY = 11, 12, 13, 14
+FIRST_INTERNED_TAG = 32
+LAST_TAG = 255
+
+MAX_RUN_ELEMENTS = 1024
+MAX_RUN_BYTES = 8192
+MAX_RUN_STRING_BYTES = 64
+"""Longer strings are elements of their own: they are worth finding again."""
+MAX_CHUNK_BYTES = 1 << 30
+"""One chunk, in bytes: LMDB and zstd take more, machines seldom do."""
+MAX_LOCATE_DEPTH = 50
+"""How deep the search for the part that can't be encoded goes."""
+
+_SCALARS = frozenset((bool, int, float, type(None), str))
+_SCALAR_BYTES = 9
+"""What a number takes at most in msgpack; a string takes its length and 2."""
+
+
+class Codec(Protocol):
+    """Turns values into blobs and back. Thread-safe, deterministic; no method touches a storage.
+
+    Encoding raises EncodeError (or whatever `cut` turns into one), decoding ChecksumError or the serializer's own error.
+    """
+
+    @property
+    def name(self) -> str:
+        """The serializer's name and version, for messages."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether lists and dicts may be cut: a whole value's encoding is made of its elements' encodings."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return a whole value as one blob."""
+
+    def encode_elements(self, values: list[Any]) -> list[bytes]:
+        """Return the elements of a list as a blob each: the hook where a serializer may treat elements its own way."""
+
+    def encode_entry(self, key: Any, value: Any) -> bytes:
+        """Return a key and its value as one blob."""
+
+    def encode_run(self, values: list[Any]) -> bytes:
+        """Return some scalars as one blob."""
+
+    def decode(self, blob: bytes) -> Any:
+        """Return the value of an opaque blob."""
+
+    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+        """Return the list whose elements and runs these are."""
+
+    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
+        """Return the dict whose entries these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A value taken apart. `keys` are a dict's keys, which tell a changed entry's predecessor."""
+
+    kind: int
+    blobs: list[bytes]
+    keys: tuple[Any, ...] | None = None
+
+
+def cut(value: Any, codec: Codec, channel: str) -> Cut:
+    """Take a value apart. Raises EncodeError naming channel and path; nothing is kept of the value."""
+    try:
+        made = _cut(value, codec)
+    except Exception as error:  # a serializer may raise anything
+        raise _located(error, value, codec, channel) from error
+    for blob in made.blobs:
+        if len(blob) > MAX_CHUNK_BYTES:
+            raise EncodeError(
+                f"channel {channel!r}: one element takes {len(blob)} bytes encoded; the limit is {MAX_CHUNK_BYTES}. "
+                "Keep large data in files and their names in the state",
+                channel=channel,
+            )
+    return made
+
+
+def encode_whole(value: Any, codec: Codec, channel: str) -> bytes:
+    """Return a value as one blob, never cut. Raises EncodeError naming channel and path."""
+    try:
+        return codec.encode(value)
+    except Exception as error:  # a serializer may raise anything
+        raise _located(error, value, codec, channel) from error
+
+
+def _cut(value: Any, codec: Codec) -> Cut:
+    if codec.elementwise:
+        if type(value) is list:
+            if _is_scalars(value):
+                return Cut(LIST, [codec.encode_run(run) for run in runs(value)])
+            return Cut(LIST, codec.encode_elements(value))
+        if type(value) is dict:
+            return Cut(DICT, [codec.encode_entry(key, item) for key, item in value.items()], tuple(value))
+    return Cut(OPAQUE, [codec.encode(value)])
+
+
+def _is_scalars(values: list[Any]) -> bool:
+    types = set(map(type, values))
+    if not types <= _SCALARS:
+        return False
+    if str not in types:
+        return True
+    return all(type(value) is not str or len(value.encode("utf-8", "surrogatepass")) <= MAX_RUN_STRING_BYTES for value in values)
+
+
+def runs(values: list[Any]) -> Iterable[list[Any]]:
+    """Split scalars into runs. A list that only grew has the same runs, but for the last."""
+    if str not in set(map(type, values)):  # numbers: at most 9 KB a run, so the count decides
+        limit = min(MAX_RUN_ELEMENTS, MAX_RUN_BYTES // _SCALAR_BYTES)
+        for start in range(0, len(values), limit):
+            yield values[start : start + limit]
+        return
+    run: list[Any] = []
+    size = 0
+    for value in values:
+        weight = len(value.encode("utf-8", "surrogatepass")) + 2 if type(value) is str else _SCALAR_BYTES
+        if run and (size + weight > MAX_RUN_BYTES or len(run) >= MAX_RUN_ELEMENTS):
+            yield run
+            run, size = [], 0
+        run.append(value)
+        size += weight
+    if run:
+        yield run
+
+
+def assemble(kind: int, blobs: Sequence[bytes], codec: Codec) -> Any:
+    """Return the value that these chunks make up. Raises ChecksumError, CodecMismatchError, or the serializer's error."""
+    if kind == LIST:
+        return codec.decode_list(blobs)
+    if kind == DICT:
+        return codec.decode_dict(blobs)
+    if kind == OPAQUE and len(blobs) == 1:
+        return codec.decode(blobs[0])
+    raise ChecksumError(f"malformed value: kind {kind} with {len(blobs)} chunks")
+
+
+def wrong_tag(tag: int, codec: Codec) -> CodecMismatchError:
+    """Return the error for a chunk that another serializer wrote."""
+    if tag <= STRICT_REMOVAL:
+        writer = "the native API (strict msgpack)"
+    elif tag < FIRST_INTERNED_TAG:
+        writer = "LangGraph's JsonPlusSerializer"
+    else:
+        writer = f"another serializer (tag {tag})"
+    return CodecMismatchError(
+        f"a value written by {writer} can't be read with {codec.name}: open it with the serializer that wrote it"
+    )
+
+
+def _located(error: Exception, value: Any, codec: Codec, channel: str) -> EncodeError:
+    """Name the smallest part of a value that the codec refuses."""
+    path, part = _locate(value, codec.encode, 0)
+    reason = f"{type(error).__name__}: {error}" if not isinstance(error, EncodeError) else str(error)
+    where = f"{channel}{path}" if path else channel
+    return EncodeError(
+        f"channel {channel!r}: the {type(part).__name__} at {where} can't be stored by {codec.name} ({reason}). "
+        "Nothing was written. Put a value of a supported type there, or keep it out of the state",
+        channel=channel,
+        path=path,
+    )
+
+
+def _locate(value: Any, encode: Callable[[Any], object], depth: int) -> tuple[str, Any]:
+    children: Iterable[tuple[str, Any]] = ()
+    if depth < MAX_LOCATE_DEPTH:
+        if isinstance(value, dict):
+            children = ((f"[{key!r}]", item) for key, item in value.items())
+        elif isinstance(value, (list, tuple)):
+            children = ((f"[{place}]", item) for place, item in enumerate(value))
+    for step, child in children:
+        try:
+            encode(child)
+        except Exception:
+            path, part = _locate(child, encode, depth + 1)
+            return step + path, part
+    return "", value

@@ -1,0 +1,208 @@
+"""Chunk rows: one stored row that holds the chunks of one put, or many chunks packed together.
+
+A blob is a chunk as held in memory: a tag byte, then its payload. Large edited chunks are *based*: compressed against their
+predecessor. Pure; imports primitives and errors. The invariant: the head alone tells which numbers a row holds and which bases it needs.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from deltastore.codec.primitives import (
+    PACK_LEVEL,
+    ROW_LEVEL,
+    Reader,
+    compress_against,
+    decompress_against,
+    pack,
+    put_varint,
+    unpack,
+)
+from deltastore.errors import ChecksumError
+
+ROW_KIND = 2
+MIN_BASED_BYTES = 8192
+"""Smaller chunks aren't worth a frame of their own, in bytes of payload."""
+MAX_BASED_SHARE = 0.25
+"""A based frame must be shorter than this share of its payload, or the chunk is stored whole."""
+MAX_DEPTH = 8
+"""How many bases stand behind a based chunk at most: each is one more row to read."""
+MAX_RUNS = 1 << 24
+"""What a row may claim, in runs or chunks: a damaged count must not ask for all memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Based:
+    """A chunk stored as its difference from `bases[0]`, which may itself stand on `bases[1]`, and so on."""
+
+    bases: tuple[int, ...]
+    plain_bytes: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """Chunks in ascending order of their numbers: whole ones as blobs, based ones as tag and difference."""
+
+    numbers: tuple[int, ...]
+    tags: bytes
+    whole: dict[int, bytes]
+    based: dict[int, Based]
+
+    @property
+    def plain_bytes(self) -> int:
+        """What the row's chunks weigh before compression, based ones as stored, in bytes."""
+        return sum(map(len, self.whole.values())) + sum(len(based.frame) for based in self.based.values())
+
+    def tag(self, number: int) -> int:
+        """Return the tag byte of a chunk that the row holds."""
+        return self.tags[self.numbers.index(number)]
+
+
+def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int]) -> Based | None:
+    """Return a blob as its difference from a base, or None where that isn't worth it.
+
+    `behind` are the bases that the base itself stands on, nearest first.
+    """
+    if len(blob) <= MIN_BASED_BYTES or len(behind) >= MAX_DEPTH:
+        return None
+    payload = blob[1:]
+    frame = compress_against(payload, base_blob[1:])
+    if len(frame) >= len(payload) * MAX_BASED_SHARE:
+        return None
+    return Based((base, *behind), len(payload), frame)
+
+
+def encode_body(row: ChunkRow, *, packing: bool = False) -> bytes:
+    """Return the packed body of a row: tags, lengths and payloads of the whole chunks. It doesn't depend on the numbers."""
+    lengths = bytearray()
+    blobs = [row.whole[number] for number in row.numbers if number in row.whole]
+    for blob in blobs:
+        put_varint(lengths, len(blob) - 1)
+    plain = b"".join((row.tags, lengths, *(memoryview(blob)[1:] for blob in blobs)))
+    return pack(plain, PACK_LEVEL if packing else ROW_LEVEL)
+
+
+def encode_row(row: ChunkRow, body: bytes) -> bytes:
+    """Return the stored form, unsealed, given the body that `encode_body` made."""
+    out = bytearray((ROW_KIND,))
+    runs = _runs(row.numbers)
+    put_varint(out, len(runs))
+    for skipped, length in runs:
+        put_varint(out, skipped)
+        put_varint(out, length)
+    put_varint(out, 0)  # no dictionary
+    put_varint(out, len(row.based))
+    frames: list[bytes] = []
+    for place, number in enumerate(row.numbers):
+        based = row.based.get(number)
+        if based is None:
+            continue
+        put_varint(out, place)
+        put_varint(out, len(based.bases))
+        for base in based.bases:
+            put_varint(out, number - base)
+        put_varint(out, based.plain_bytes)
+        put_varint(out, len(based.frame))
+        frames.append(based.frame)
+    put_varint(out, len(body))
+    return b"".join((out, body, *frames))
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (numbers skipped, length) of each run, from the greatest number downwards."""
+    runs: list[tuple[int, int]] = []
+    below = numbers[-1] + 1
+    for number in reversed(numbers):
+        if number == below - 1 and runs:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((below - 1 - number, 1))
+        below = number
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head of a row says: the numbers held and, of the based ones, all bases."""
+
+    numbers: tuple[int, ...]
+    based: dict[int, Based]
+    body: bytes
+
+
+def decode_head(data: bytes, last: int) -> Head:
+    """Parse the head of a row whose key says that `last` is the greatest number. Raises ChecksumError."""
+    reader = Reader(data)
+    if reader.take(1)[0] != ROW_KIND:
+        raise ChecksumError(f"malformed chunk row up to {last}: kind {data[0]} where {ROW_KIND} was expected")
+    numbers: list[int] = []
+    below = last + 1
+    for _ in range(_bounded(reader.varint(), last)):
+        skipped, length = reader.varint(), _bounded(reader.varint(), last)
+        top = below - skipped
+        if length == 0 or top - length < 0:
+            raise ChecksumError(f"malformed chunk row up to {last}: a run of {length} below {top}")
+        numbers.extend(range(top - 1, top - length - 1, -1))
+        below = top - length
+    if not numbers:
+        raise ChecksumError(f"malformed chunk row up to {last}: it holds no number")
+    numbers.reverse()
+    if reader.varint() != 0:
+        raise ChecksumError(f"chunk row up to {last} was written with a dictionary, which this release doesn't read")
+    entries: list[tuple[int, tuple[int, ...], int, int]] = []
+    for _ in range(_bounded(reader.varint(), last)):
+        place, depth = reader.varint(), reader.varint()
+        if place >= len(numbers) or not 1 <= depth <= MAX_DEPTH:
+            raise ChecksumError(f"malformed chunk row up to {last}: based chunk {place} at depth {depth}")
+        bases = tuple(numbers[place] - reader.varint() for _ in range(depth))
+        entries.append((numbers[place], bases, reader.varint(), reader.varint()))
+    body = reader.take(reader.varint())
+    based = {number: Based(bases, plain, reader.take(size)) for number, bases, plain, size in entries}
+    reader.finish()
+    return Head(tuple(numbers), based, body)
+
+
+def _bounded(number: int, last: int) -> int:
+    if number > MAX_RUNS:
+        raise ChecksumError(f"malformed chunk row up to {last}: a count of {number}")
+    return number
+
+
+def decode_row(data: bytes, last: int) -> ChunkRow:
+    """Parse a row and decompress its whole chunks. Raises ChecksumError."""
+    head = decode_head(data, last)
+    plain = unpack(head.body)
+    reader = Reader(plain)
+    tags = reader.take(len(head.numbers))
+    held = [(place, number) for place, number in enumerate(head.numbers) if number not in head.based]
+    lengths = [reader.varint() for _ in held]
+    whole: dict[int, bytes] = {}
+    for (place, number), length in zip(held, lengths, strict=True):
+        whole[number] = tags[place : place + 1] + reader.take(length)
+    reader.finish()
+    return ChunkRow(head.numbers, tags, whole, head.based)
+
+
+def join_rows(rows: Iterable[ChunkRow]) -> ChunkRow:
+    """Return one row that holds the chunks of several, given in ascending order. Based chunks stay as they are."""
+    numbers: list[int] = []
+    tags = bytearray()
+    whole: dict[int, bytes] = {}
+    based: dict[int, Based] = {}
+    for row in rows:
+        numbers.extend(row.numbers)
+        tags.extend(row.tags)
+        whole.update(row.whole)
+        based.update(row.based)
+    return ChunkRow(tuple(numbers), bytes(tags), whole, based)
+
+
+def resolve(number: int, row: ChunkRow, blob_of: Callable[[int], bytes]) -> bytes:
+    """Return the blob of a number that the row holds; `blob_of` gives the blobs of bases. Raises ChecksumError."""
+    blob = row.whole.get(number)
+    if blob is not None:
+        return blob
+    based = row.based[number]
+    base = blob_of(based.bases[0])
+    tag = row.tags[row.numbers.index(number)]
+    return bytes((tag,)) + decompress_against(based.frame, base[1:], based.plain_bytes)

@@ -1,0 +1,174 @@
+"""Varints, sealed rows, and compressed bytes: what every row of the format is made of.
+
+Imports errors only. The invariant: malformed bytes raise ChecksumError, whatever they are.
+"""
+
+import threading
+
+import xxhash
+import zstandard
+
+from deltastore.errors import ChecksumError
+
+SEAL_BYTES = 8
+MAX_VARINT_BYTES = 10
+MAX_PLAIN_BYTES = 1 << 31
+"""What one compressed part may grow to, in bytes: a damaged size must not ask for all memory."""
+MIN_COMPRESSED_BYTES = 64
+"""Shorter parts are stored plain: a zstd frame costs 13 bytes."""
+ROW_LEVEL = 3
+"""zstd level of what a put writes: speed first."""
+PACK_LEVEL = 7
+"""zstd level of packs, written once for many puts; 7 is the last level before the time doubles for 1 % of bytes."""
+
+_PLAIN, _ZSTD = 0, 1
+
+
+class _Engines(threading.local):
+    """zstd contexts belong to one OS thread at a time."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_engines = _Engines()
+
+
+def put_varint(out: bytearray, number: int) -> None:
+    """Append an unsigned LEB128."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def zigzag(number: int) -> int:
+    """Map a signed number to an unsigned one, small to small."""
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def unzigzag(number: int) -> int:
+    """Undo `zigzag`."""
+    return -((number + 1) >> 1) if number & 1 else number >> 1
+
+
+class Reader:
+    """Reads varints and bytes from the front of a row. Not thread-safe."""
+
+    __slots__ = ("data", "end", "place")
+
+    def __init__(self, data: bytes, place: int = 0) -> None:
+        self.data = data
+        self.place = place
+        self.end = len(data)
+
+    def varint(self) -> int:
+        """Read an unsigned LEB128. Raises ChecksumError."""
+        number = shift = 0
+        data, place = self.data, self.place
+        limit = min(self.end, place + MAX_VARINT_BYTES)
+        while place < limit:
+            byte = data[place]
+            place += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.place = place
+                return number
+            shift += 7
+        raise ChecksumError(f"malformed row: a varint at byte {self.place} of {self.end} has no end")
+
+    def take(self, count: int) -> bytes:
+        """Read `count` bytes. Raises ChecksumError."""
+        start = self.place
+        if count > self.end - start:
+            raise ChecksumError(f"malformed row: {count} bytes wanted at byte {start} of {self.end}")
+        self.place = start + count
+        return self.data[start : start + count]
+
+    def finish(self) -> None:
+        """Raise ChecksumError unless all was read."""
+        if self.place != self.end:
+            raise ChecksumError(f"malformed row: {self.end - self.place} bytes too many")
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """Append the checksum over key and value, so that a row moved elsewhere fails too."""
+    return value + _checksum(key, value)
+
+
+def unseal(key: bytes, row: bytes) -> bytes:
+    """Check and remove the checksum. Raises ChecksumError naming the row."""
+    value = row[:-SEAL_BYTES]
+    if len(row) < SEAL_BYTES or row[-SEAL_BYTES:] != _checksum(key, value):
+        raise ChecksumError(
+            f"row {key.hex()} fails its checksum ({len(row)} bytes): the file is damaged; "
+            "run check, and restore from a backup"
+        )
+    return value
+
+
+def _checksum(key: bytes, value: bytes) -> bytes:
+    digest = xxhash.xxh3_64(key)
+    digest.update(value)
+    return digest.digest()
+
+
+def compress(data: bytes, level: int) -> bytes:
+    """Return a zstd frame that states its plain size."""
+    compressor = _engines.compressors.get(level)
+    if compressor is None:
+        compressor = _engines.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressor.compress(data)
+
+
+def decompress(frame: bytes) -> bytes:
+    """Undo `compress`. Raises ChecksumError."""
+    try:
+        if zstandard.frame_content_size(frame) > MAX_PLAIN_BYTES:
+            raise ChecksumError(f"malformed row: a frame claims more than {MAX_PLAIN_BYTES} bytes")
+        return _engines.decompressor.decompress(frame)
+    except zstandard.ZstdError as error:
+        raise ChecksumError(f"malformed row: {error}") from error
+
+
+def compress_against(data: bytes, base: bytes) -> bytes:
+    """Return a zstd frame of `data` that refers to `base`, its predecessor."""
+    window_log = min(max((len(data) + len(base)).bit_length(), 10), 31)
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        ROW_LEVEL, window_log=window_log, hash_log=min(window_log, 20), enable_ldm=window_log > 20
+    )
+    dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary).compress(data)
+
+
+def decompress_against(frame: bytes, base: bytes, plain_bytes: int) -> bytes:
+    """Undo `compress_against`. Raises ChecksumError."""
+    if plain_bytes > MAX_PLAIN_BYTES:
+        raise ChecksumError(f"malformed row: a frame claims more than {MAX_PLAIN_BYTES} bytes")
+    dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    try:
+        data = zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31).decompress(frame)
+    except zstandard.ZstdError as error:
+        raise ChecksumError(f"malformed row: {error}") from error
+    if len(data) != plain_bytes:
+        raise ChecksumError(f"malformed row: {len(data)} bytes where {plain_bytes} were stated")
+    return data
+
+
+def pack(data: bytes, level: int = ROW_LEVEL) -> bytes:
+    """Return the data behind a byte of method, compressed where that is shorter."""
+    if len(data) >= MIN_COMPRESSED_BYTES:
+        frame = compress(data, level)
+        if len(frame) < len(data):
+            return bytes((_ZSTD,)) + frame
+    return bytes((_PLAIN,)) + data
+
+
+def unpack(packed: bytes) -> bytes:
+    """Undo `pack`. Raises ChecksumError."""
+    if packed[:1] == b"\x01":
+        return decompress(packed[1:])
+    if packed[:1] == b"\x00":
+        return packed[1:]
+    raise ChecksumError(f"malformed row: unknown method {packed[:1].hex() or 'missing'}")

@@ -1,0 +1,119 @@
+"""Spans: ranges of chunk numbers, in the order of a value.
+
+A span is (first number, length). Pure; imports primitives only. The invariant: spans are normal, that is no span is empty and none
+continues the one before it, so that equal sequences of numbers have equal spans.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from deltastore.codec.primitives import Reader, put_varint, unzigzag, zigzag
+from deltastore.errors import ChecksumError
+
+Span = tuple[int, int]
+Spans = tuple[Span, ...]
+
+MAX_CHUNKS = 1 << 32
+"""What a value may have, in chunks: a damaged length must not ask for all memory."""
+
+
+def join(parts: Iterable[Sequence[Span]]) -> Spans:
+    """Return the spans of several, one after the other."""
+    out: list[Span] = []
+    for part in parts:
+        for first, length in part:
+            if length == 0:
+                continue
+            if out and out[-1][0] + out[-1][1] == first:
+                out[-1] = (out[-1][0], out[-1][1] + length)
+            else:
+                out.append((first, length))
+    return tuple(out)
+
+
+def of_numbers(numbers: Iterable[int]) -> Spans:
+    """Return the spans of a sequence of chunk numbers."""
+    out: list[Span] = []
+    first = length = 0
+    for number in numbers:
+        if length and number == first + length:
+            length += 1
+            continue
+        if length:
+            out.append((first, length))
+        first, length = number, 1
+    if length:
+        out.append((first, length))
+    return tuple(out)
+
+
+def numbers(spans: Sequence[Span]) -> list[int]:
+    """Return the chunk numbers of spans, in order."""
+    return [number for first, length in spans for number in range(first, first + length)]
+
+
+def count(spans: Sequence[Span]) -> int:
+    """Return how many chunks spans hold."""
+    return sum(length for _, length in spans)
+
+
+def slice_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+    """Return the spans of the chunks from place `start` up to `stop`."""
+    out: list[Span] = []
+    place = 0
+    for first, length in spans:
+        low, high = max(start - place, 0), min(stop - place, length)
+        if low < high:
+            out.append((first + low, high - low))
+        place += length
+        if place >= stop:
+            break
+    return out
+
+
+def splice(spans: Spans, place: int, removed: int, inserted: Sequence[Span]) -> Spans:
+    """Return the spans with `removed` chunks at `place` replaced by others."""
+    total = count(spans)
+    if place + removed > total:
+        raise ChecksumError(f"malformed record: {removed} chunks at {place} replaced in a value of {total}")
+    return join((slice_of(spans, 0, place), inserted, slice_of(spans, place + removed, total)))
+
+
+def shift(spans: Sequence[Span], base: int, by: int) -> Spans:
+    """Return the spans with `by` added to every number from `base` on."""
+    if by == 0:
+        return tuple(spans)
+    out: list[Span] = []
+    for first, length in spans:
+        below = min(max(base - first, 0), length)
+        if below:
+            out.append((first, below))
+        if below < length:
+            out.append((first + below + by, length - below))
+    return tuple(out)
+
+
+def encode(spans: Sequence[Span], base: int) -> bytes:
+    """Return spans as (gap, length) varints; the first gap is counted from `base`."""
+    out = bytearray()
+    expected = base
+    for first, length in spans:
+        put_varint(out, zigzag(first - expected))
+        put_varint(out, length)
+        expected = first + length
+    return bytes(out)
+
+
+def decode(data: bytes, base: int) -> Spans:
+    """Undo `encode`. Raises ChecksumError."""
+    reader = Reader(data)
+    out: list[Span] = []
+    expected, total = base, 0
+    while reader.place < reader.end:
+        first = expected + unzigzag(reader.varint())
+        length = reader.varint()
+        total += length
+        if first < 0 or length == 0 or total > MAX_CHUNKS:
+            raise ChecksumError(f"malformed spans: {length} chunks from number {first}")
+        out.append((first, length))
+        expected = first + length
+    return tuple(out)

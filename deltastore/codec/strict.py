@@ -1,0 +1,171 @@
+"""The strict msgpack codec of the native API: what comes back equals what was put, in type and value.
+
+It takes None, bool, int of 64 bits, float, str, bytes, and exact lists and dicts of these (keys: any of the scalars). Everything
+else is refused, never degraded. Imports blobs and errors. The invariant: decode(encode(v)) is v byte for byte, NaN and -0.0 included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ormsgpack
+
+from deltastore.codec import blobs as bl
+from deltastore.errors import ChecksumError, EncodeError
+
+MAX_NESTING = 200
+"""How deep a value may nest; ormsgpack gives up at 1,024, Python's own recursion earlier."""
+_LEAVES: Final = frozenset((type(None), bool, float, str, bytes))
+_KEYS: Final = _LEAVES | {int}
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+_PACK: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_NON_STR_KEYS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """In a write to an upsert channel: removes the element with this id; REMOVE_ALL removes all before it."""
+
+    id: str | int | bytes | None
+
+
+REMOVE_ALL: Final = Remove(None)
+
+
+def strict_pack(value: Any) -> bytes:
+    """Return msgpack of a value of the supported types. Raises EncodeError."""
+    _check(value, 0)
+    try:
+        return ormsgpack.packb(value, option=_PACK)
+    except (TypeError, ValueError) as error:
+        raise EncodeError(str(error)) from error
+
+
+def strict_unpack(data: bytes) -> Any:
+    """Undo `strict_pack`. Raises ChecksumError."""
+    try:
+        return ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)
+    except ValueError as error:
+        raise ChecksumError(f"malformed value: {error}") from error
+
+
+def _check(value: Any, depth: int) -> None:
+    """Refuse what ormsgpack would take and give back as something else."""
+    kind = type(value)
+    if kind in _LEAVES:
+        return
+    if kind is int:
+        if not _MIN_INT <= value <= _MAX_INT:
+            raise EncodeError(f"an int of {value.bit_length()} bits; 64 is the limit")
+        return
+    if depth >= MAX_NESTING:
+        raise EncodeError(f"nested deeper than {MAX_NESTING}")
+    if kind is list:
+        for item in value:
+            _check(item, depth + 1)
+        return
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) not in _KEYS:
+                raise EncodeError(f"a key of type {type(key).__name__}; scalars are taken")
+            _check(item, depth + 1)
+        return
+    raise EncodeError(f"type {kind.__module__}.{kind.__qualname__} isn't taken as it is")
+
+
+class StrictCodec:
+    """The codec of the native API. Stateless and thread-safe."""
+
+    name = "strict msgpack 1"
+    elementwise = True
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value as an opaque blob. Raises EncodeError."""
+        return _tagged(bl.STRICT_OPAQUE, value)
+
+    def encode_elements(self, values: list[Any]) -> list[bytes]:
+        """Return a blob for each element; a Remove becomes a removal. Raises EncodeError."""
+        return [
+            _tagged(bl.STRICT_REMOVAL, value.id) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value])
+            for value in values
+        ]
+
+    def encode_entry(self, key: Any, value: Any) -> bytes:
+        """Return an entry of a dict. Raises EncodeError."""
+        return _tagged(bl.STRICT_ENTRY, {key: value})
+
+    def encode_run(self, values: list[Any]) -> bytes:
+        """Return some scalars. Raises EncodeError."""
+        return _tagged(bl.STRICT_RUN, values)
+
+    def decode(self, blob: bytes) -> Any:
+        """Return the value of an opaque blob. Raises ChecksumError, CodecMismatchError."""
+        if blob[0] != bl.STRICT_OPAQUE:
+            raise bl.wrong_tag(blob[0], self)
+        return strict_unpack(blob[1:])
+
+    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+        """Return the list of these elements, runs and removals. Raises ChecksumError, CodecMismatchError."""
+        out: list[Any] = []
+        for blob in blobs:
+            if blob[0] in (bl.STRICT_ELEMENT, bl.STRICT_RUN):
+                out.extend(strict_unpack(blob[1:]))
+            elif blob[0] == bl.STRICT_REMOVAL:
+                out.append(Remove(strict_unpack(blob[1:])))
+            else:
+                raise bl.wrong_tag(blob[0], self)
+        return out
+
+    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
+        """Return the dict of these entries. Raises ChecksumError, CodecMismatchError."""
+        out: dict[Any, Any] = {}
+        for blob in blobs:
+            if blob[0] != bl.STRICT_ENTRY:
+                raise bl.wrong_tag(blob[0], self)
+            out.update(strict_unpack(blob[1:]))
+        return out
+
+
+def _tagged(tag: int, value: Any) -> bytes:
+    return bytes((tag,)) + strict_pack(value)
+
+
+STRICT: Final = StrictCodec()
+
+
+# --- what the built-in reducers ask of a chunk -------------------------------------
+
+
+def element_id(blob: bytes) -> Any:
+    """Return the id by which an upsert knows an element: its `id`, or None. Plain data is read, no user code runs."""
+    if blob[0] != bl.STRICT_ELEMENT:
+        return None
+    element = strict_unpack(blob[1:])[0]
+    found = element.get("id") if type(element) is dict else None
+    return _keyed(found) if type(found) in (str, int, bytes) else None
+
+
+def removal_id(blob: bytes) -> Any:
+    """Return the id that a removal names; None stands for all."""
+    found = strict_unpack(blob[1:])
+    return None if found is None else _keyed(found)
+
+
+def entry_key(blob: bytes) -> bytes:
+    """Return what tells the key of an entry from every other key, True from 1 included."""
+    if blob[0] != bl.STRICT_ENTRY:
+        raise ChecksumError(f"malformed value: a chunk with tag {blob[0]} among the entries of a dict")
+    (key,) = strict_unpack(blob[1:])
+    return strict_pack(key)
+
+
+def _keyed(found: Any) -> bytes:
+    """Tell 1 from True and "1" as the encoding does."""
+    return strict_pack(found)

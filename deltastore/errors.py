@@ -1,0 +1,185 @@
+"""Every error that deltastore raises, grouped by what the caller does next.
+
+::
+
+    DeltastoreError
+    ├── InvalidInputError (ValueError)      change the call: nothing was written
+    │   ├── InvalidIdError                  a thread, namespace or checkpoint id outside the rule
+    │   └── EncodeError                     a value can't be stored; names channel and path
+    ├── NotFoundError (KeyError)            what was named isn't there
+    │   ├── ThreadNotFoundError
+    │   └── CheckpointNotFoundError
+    ├── ConflictError                       somebody else was there first: read again, then decide
+    │   ├── ThreadExistsError               the target of a copy has a name already in use
+    │   ├── FrontMismatchError              a namespace belongs to the other API
+    │   └── ContentionError                 a put lost every re-check: try again
+    ├── UnavailableError                    the store can't be used now, or not like this
+    │   ├── ClosedError
+    │   ├── StorePathError                  the path is no store and none can be made there
+    │   ├── SyncModeError                   open in this process with a weaker sync mode
+    │   ├── StoreFullError                  no room left; reading goes on
+    │   └── StorageError                    the engine or the operating system refused
+    ├── MismatchError                       stored by something that isn't at hand: install or register it
+    │   ├── FormatError                     another format version
+    │   ├── ReducerMismatchError            another reducer, or another version of it
+    │   └── CodecMismatchError              another serializer
+    └── CorruptionError                     stored bytes aren't what was written: check, then restore
+        ├── ChecksumError                   a row fails its checksum or can't be parsed
+        └── BrokenChainError                a row that a checkpoint needs is missing
+
+This module imports nothing of the project.
+"""
+
+from typing import ClassVar
+
+
+class DeltastoreError(Exception):
+    """The root of all errors raised by deltastore; `code` is stable and meant for programs."""
+
+    code: ClassVar[str] = "deltastore"
+
+
+class InvalidInputError(DeltastoreError, ValueError):
+    """An argument is outside the documented rule; nothing was written."""
+
+    code = "invalid-input"
+
+
+class InvalidIdError(InvalidInputError):
+    """A thread, namespace, channel or checkpoint id is outside the documented rule."""
+
+    code = "invalid-id"
+
+
+class EncodeError(InvalidInputError):
+    """A value can't be stored: names the channel and the path within its value."""
+
+    code = "encode"
+
+    def __init__(self, message: str, *, channel: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.channel = channel
+        self.path = path
+
+
+class NotFoundError(DeltastoreError, KeyError):
+    """What was named isn't in the store."""
+
+    code = "not-found"
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class ThreadNotFoundError(NotFoundError):
+    """No thread has this name, or it holds no checkpoint."""
+
+    code = "thread-not-found"
+
+
+class CheckpointNotFoundError(NotFoundError):
+    """No checkpoint of the thread has this id."""
+
+    code = "checkpoint-not-found"
+
+
+class ConflictError(DeltastoreError):
+    """Another writer was there first."""
+
+    code = "conflict"
+
+
+class ThreadExistsError(ConflictError):
+    """The name to be given is in use."""
+
+    code = "thread-exists"
+
+
+class FrontMismatchError(ConflictError):
+    """The namespace is written by another API (native or LangGraph)."""
+
+    code = "front-mismatch"
+
+
+class ContentionError(ConflictError):
+    """A put found its basis changed at every try; nothing was written."""
+
+    code = "contention"
+
+
+class UnavailableError(DeltastoreError):
+    """The store can't be used now, or not in the way asked for."""
+
+    code = "unavailable"
+
+
+class ClosedError(UnavailableError):
+    """The store was closed."""
+
+    code = "closed"
+
+
+class StorePathError(UnavailableError):
+    """The path holds no store, and none can be made there."""
+
+    code = "store-path"
+
+
+class SyncModeError(UnavailableError):
+    """This process has the store open with a weaker sync mode than asked for."""
+
+    code = "sync-mode"
+
+
+class StoreFullError(UnavailableError):
+    """There is no room for the write; what is stored stays readable."""
+
+    code = "store-full"
+
+
+class StorageError(UnavailableError):
+    """The storage engine or the operating system refused an operation."""
+
+    code = "storage"
+
+
+class MismatchError(DeltastoreError):
+    """Stored data needs something that isn't at hand in this form."""
+
+    code = "mismatch"
+
+
+class FormatError(MismatchError):
+    """The store has a format version that this release doesn't read."""
+
+    code = "format"
+
+
+class ReducerMismatchError(MismatchError):
+    """A channel was written for another reducer, or another version of it."""
+
+    code = "reducer-mismatch"
+
+
+class CodecMismatchError(MismatchError):
+    """A value was written by another serializer than the one at hand."""
+
+    code = "codec-mismatch"
+
+
+class CorruptionError(DeltastoreError):
+    """Stored bytes aren't what was written."""
+
+    code = "corruption"
+
+
+class ChecksumError(CorruptionError):
+    """A row fails its checksum, or its bytes don't parse."""
+
+    code = "checksum"
+
+
+class BrokenChainError(CorruptionError):
+    """A row that a checkpoint needs is missing."""
+
+    code = "broken-chain"

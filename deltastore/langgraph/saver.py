@@ -1,0 +1,390 @@
+"""DeltaSaver: LangGraph's checkpoint saver on a deltastore.
+
+Translates between LangGraph's configs, checkpoints and tuples and the log's puts and readings. Async methods encode before their first
+await and do the rest off the event loop. The invariant: what a read returns equals what InMemorySaver would return.
+"""
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from heapq import merge
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
+from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
+from deltastore.codec.strict import STRICT
+from deltastore.errors import InvalidIdError, InvalidInputError
+from deltastore.langgraph.serializer import codec_for
+from deltastore.log import keys, rows
+from deltastore.log.engine import Entry, Reading
+from deltastore.log.heads import DEFAULT_CACHE_BYTES
+from deltastore.log.intents import Versioned
+from deltastore.log.pending import PutWrites
+from deltastore.log.putting import At, Put
+from deltastore.storage.port import SyncMode
+from deltastore.store import Store, check_name, open_storage
+
+PAGE = 32
+"""Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
+_OWN_KEYS = frozenset(("id", "channel_values", "channel_versions", "versions_seen"))
+"""What of a checkpoint isn't part of its frame."""
+
+
+class DeltaSaver(BaseCheckpointSaver[str]):
+    """A LangGraph checkpoint saver that stores what changed. Sync and async; thread-safe; no set-up call.
+
+    ::
+
+        with DeltaSaver.from_path("runs.ds") as saver:
+            graph = builder.compile(checkpointer=saver)
+
+    Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
+    """
+
+    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None) -> None:
+        """Use an open store, which stays the caller's to close. `serde` defaults to LangGraph's own, with pickle off."""
+        super().__init__(serde=serde)
+        self.store = store
+        self._log = store.log
+        self._owns_store = False
+        self._set_codec()
+
+    @classmethod
+    def from_path(
+        cls,
+        path: str | PathLike[str],
+        *,
+        snapshot_frequency: int | None = None,
+        serde: SerializerProtocol | None = None,
+        sync: SyncMode = "full",
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> Self:
+        """Open the store in a directory, making it if there is none; closing the saver closes it.
+
+        Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        """
+        storage = open_storage(path, sync=sync)
+        saver = cls(Store(storage, snapshot_frequency=snapshot_frequency, cache_bytes=cache_bytes), serde=serde)
+        saver._owns_store = True
+        return saver
+
+    def _set_codec(self) -> None:
+        registry = self._log.names
+
+        def type_of(tag: int) -> str:
+            with self._log.storage.read() as tx:
+                return registry.name(tx, keys.TAG, tag)
+
+        self._codec = codec_for(self.serde, lambda name: registry.number(keys.TAG, name), type_of)
+
+    def close(self) -> None:
+        """Close the store if `from_path` opened it. Closing twice is harmless."""
+        if self._owns_store:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    def with_allowlist(self, extra_allowlist: Any) -> "DeltaSaver":
+        """Return a saver over the same store whose serializer also takes these types; it doesn't own closing."""
+        clone = cast(DeltaSaver, super().with_allowlist(extra_allowlist))
+        if clone is not self:
+            clone._owns_store = False
+            clone._set_codec()
+        return clone
+
+    # --- writing
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint under its parent, the config's checkpoint. Durable on return.
+
+        Raises EncodeError naming channel and path, InvalidIdError, FrontMismatchError, ContentionError.
+        """
+        made = self._make_put(config, checkpoint, metadata)
+        self._log.put(made)
+        return _config(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; values are encoded before the first await. Raises as `put` does."""
+        made = self._make_put(config, checkpoint, metadata)
+        await asyncio.to_thread(self._log.put, made)
+        return _config(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
+
+    def _make_put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> Put:
+        thread, namespace = _address(config)
+        parent = get_checkpoint_id(config)
+        if parent is not None:
+            keys.encode_id(parent)
+        keys.encode_id(checkpoint["id"])
+        described = get_checkpoint_metadata(config, metadata)
+        root = (described.get("parents") or {}).get("")
+        frame = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        return Put(
+            thread=thread,
+            namespace=namespace,
+            front=rows.LANGGRAPH,
+            id=checkpoint["id"],
+            parent=parent if parent is not None else At.ROOT,
+            must_exist=False,
+            time_ms=self._log.now_ms(),
+            root=root if isinstance(root, str) else None,
+            frame=encode_whole(frame, self._codec, "checkpoint"),
+            metadata=encode_whole(described, self._codec, "metadata"),
+            intent=self._intent(thread, namespace, parent, checkpoint),
+            codec=self._codec,
+        )
+
+    def _intent(self, thread: str, namespace: str, parent: str | None, checkpoint: Checkpoint) -> Versioned:
+        versions = dict(checkpoint["channel_versions"])
+        values = checkpoint["channel_values"]
+        seen = {node: dict(found) for node, found in checkpoint["versions_seen"].items()}
+        cuts: dict[str, Cut] = {}
+
+        def cut_once(name: str) -> Cut:
+            if name not in cuts:
+                cuts[name] = cut(values[name], self._codec, name)
+            return cuts[name]
+
+        before = self._log.cached_versions(thread, namespace, parent)
+        for name, version in versions.items():
+            # values are fixed now, not when the put is prepared; those with the parent's version aren't stored at all
+            if name in values and (before is None or name not in before or before[name] != version):
+                cut_once(name)
+        return Versioned(
+            versions=versions,
+            present=frozenset(values),
+            cut=cut_once,
+            numbers=dict(zip(versions, self._log.names.numbers(keys.CHANNEL, versions), strict=True)),
+            hidden={
+                VERSIONS_CHANNEL: cut(versions, STRICT, "channel_versions"),
+                SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
+            },
+        )
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store a task's writes for the config's checkpoint, which may not be stored yet. Durable on return.
+
+        Ordinary writes stay as first written, special ones (errors, interrupts …) are replaced, decided for each.
+        Raises EncodeError, InvalidIdError, FrontMismatchError, ContentionError.
+        """
+        self._log.put_writes(self._make_writes(config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store a task's writes; values are encoded before the first await. Raises as `put_writes` does."""
+        await asyncio.to_thread(self._log.put_writes, self._make_writes(config, writes, task_id, task_path))
+
+    def _make_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> PutWrites:
+        thread, namespace = _address(config)
+        id_ = get_checkpoint_id(config)
+        if id_ is None:
+            raise InvalidInputError("put_writes needs a config with a checkpoint_id; found none")
+        keys.encode_id(id_)
+        made: dict[int, tuple[int, int, Cut]] = {}
+        numbers = self._log.names.numbers(keys.CHANNEL, [channel for channel, _ in writes])
+        for place, ((channel, value), number) in enumerate(zip(writes, numbers, strict=True)):
+            idx = WRITES_IDX_MAP.get(channel, place)
+            made[idx] = (idx, number, cut(value, self._codec, channel))
+        return PutWrites(
+            thread,
+            namespace,
+            rows.LANGGRAPH,
+            id_,
+            check_name(task_id, "task", empty=True),
+            task_path,
+            self._log.now_ms(),
+            list(made.values()),
+            False,
+        )
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with all its namespaces; an unknown one is none. Its bytes go with the next compaction."""
+        self._log.delete_thread(_thread_name(thread_id))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread, off the event loop."""
+        await asyncio.to_thread(self.delete_thread, thread_id)
+
+    # --- reading
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the config's checkpoint, the latest without id, or None where there is none.
+
+        Raises BrokenChainError, ChecksumError, CodecMismatchError; nothing missing reads as empty.
+        """
+        thread, namespace = _address(config)
+        id_ = get_checkpoint_id(config)
+        reading = self._log.read(thread, namespace, id_, with_writes=True)
+        if reading is None:
+            return None
+        own = config if id_ else _config(config["configurable"]["thread_id"], namespace, reading.id)
+        return self._tuple(own, config["configurable"]["thread_id"], namespace, reading)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return a checkpoint, off the event loop."""
+        return await asyncio.to_thread(self.get_tuple, config)
+
+    def _tuple(self, config: RunnableConfig, thread_id: Any, namespace: str, reading: Reading) -> CheckpointTuple:
+        values = reading.values(self._codec)
+        versions = reading.hidden_value(VERSIONS_CHANNEL, STRICT)
+        frame = self._codec.decode(reading.record.frame) if reading.record.frame is not None else {}
+        checkpoint = {
+            **frame,
+            "id": reading.id,
+            "channel_versions": versions,
+            "versions_seen": reading.hidden_value(SEEN_CHANNEL, STRICT),
+            "channel_values": {name: values[name] for name in versions if name in values},
+        }
+        parent = reading.parent_id
+        return CheckpointTuple(
+            config=config,
+            checkpoint=cast(Checkpoint, checkpoint),
+            metadata=self._codec.decode(reading.record.metadata),
+            parent_config=_config(thread_id, namespace, parent) if parent else None,
+            pending_writes=[
+                (write.task, write.channel, assemble(write.kind, write.blobs, self._codec)) for write in reading.writes
+            ],
+        )
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Iterate over checkpoints, the greatest id first; across threads thread by thread, the newest created first.
+
+        Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as `get_tuple` does.
+        """
+        limit_id = get_checkpoint_id(before) if before else None
+        left = limit
+        for thread_id, thread in self._threads(config):
+            for entry in self._entries(config, thread, limit_id):
+                if filter:
+                    metadata = self._codec.decode(entry.record.metadata)
+                    if not all(metadata.get(key) == wanted for key, wanted in filter.items()):
+                        continue
+                if left is not None:
+                    if left <= 0:
+                        return
+                    left -= 1
+                reading = self._log.read(thread, entry.namespace, entry.id, with_writes=True)
+                if reading is not None:  # else deleted since
+                    yield self._tuple(_config(thread_id, entry.namespace, entry.id), thread_id, entry.namespace, reading)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Iterate as `list` does, each step off the event loop."""
+        items = self.list(config, filter=filter, before=before, limit=limit)
+        while (found := await asyncio.to_thread(next, items, None)) is not None:
+            yield found
+
+    def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
+        if config is None:
+            yield from ((row.name, row.name) for row in self._log.all_threads())
+        else:
+            thread_id = config["configurable"]["thread_id"]
+            yield thread_id, _thread_name(thread_id)
+
+    def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
+        """Iterate over a thread's checkpoints, namespaces merged by id."""
+        namespace = config["configurable"].get("checkpoint_ns") if config else None
+        namespaces = self._log.namespaces(thread) if namespace is None else [str(namespace)]
+        id_ = get_checkpoint_id(config) if config else None
+        if id_ is not None:
+            found = [self._log.entry(thread, name, id_) for name in namespaces]
+            yield from (entry for entry in found if entry is not None and (before is None or entry.id < before))
+            return
+        streams = [self._down(thread, name, before) for name in namespaces]
+        yield from streams[0] if len(streams) == 1 else merge(*streams, key=lambda entry: entry.id, reverse=True)
+
+    def _down(self, thread: str, namespace: str, before: str | None) -> Iterator[Entry]:
+        while page := self._log.page(thread, namespace, before, PAGE):
+            yield from page
+            before = page[-1].id
+
+    # --- versions
+
+    def get_next_version(self, current: str | int | float | None, channel: None) -> str:
+        """Return the version after `current`; the random tail keeps those of two branches apart."""
+        if current is None:
+            number = 0
+        elif isinstance(current, (int, float)):
+            number = int(current)
+        else:
+            number = int(current.split(".")[0])
+        return f"{number + 1:032}.{random.random():016}"  # noqa: S311
+
+
+def _config(thread_id: Any, namespace: str, id_: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id_}}
+
+
+def _address(config: RunnableConfig) -> tuple[str, str]:
+    """Return the names of a config's thread and namespace. Raises InvalidIdError."""
+    configurable: Mapping[str, Any] = config.get("configurable", {})
+    if "thread_id" not in configurable:
+        raise InvalidIdError('the config names no thread: expected {"configurable": {"thread_id": …}}')
+    namespace = check_name(configurable.get("checkpoint_ns") or "", "namespace", empty=True)
+    return _thread_name(configurable["thread_id"]), namespace
+
+
+def _thread_name(thread_id: Any) -> str:
+    """Return a thread's name: text as it is, ints and UUIDs as their text. Raises InvalidIdError."""
+    if type(thread_id) is int or isinstance(thread_id, uuid.UUID):
+        return str(thread_id)
+    return check_name(thread_id, "thread")

@@ -1,0 +1,157 @@
+"""Codecs over LangGraph's serializers.
+
+`JsonPlusCodec` calls LangGraph's own serializer element by element, which is exact because msgpack nests by concatenation: the encoding of
+a list is a header and its elements' encodings. `OpaqueCodec` hands any other serializer the whole value once. The invariant: what comes
+back is what `loads_typed(dumps_typed(value))` gives. Imports codec and LangGraph.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from deltastore.codec import blobs as bl
+from deltastore.codec.blobs import Codec
+from deltastore.errors import ChecksumError
+
+_MSGPACK = "msgpack"
+_OPAQUE_TAGS = {
+    _MSGPACK: bl.JSONPLUS_MSGPACK,
+    "null": bl.JSONPLUS_NULL,
+    "bytes": bl.JSONPLUS_BYTES,
+    "bytearray": bl.JSONPLUS_BYTEARRAY,
+}
+_OPAQUE_TYPES = {tag: kind for kind, tag in _OPAQUE_TAGS.items()}
+_ONE_ELEMENT, _ONE_ENTRY = 0x91, 0x81
+"""What msgpack begins a list of one with, and a dict of one."""
+
+TagOf = Callable[[str], int]
+"""Gives the tag of an interned kind of data, by name."""
+TypeOf = Callable[[int], str]
+"""Gives the name of an interned tag."""
+
+
+def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf) -> Codec:
+    """Return the codec for a serializer: element by element where that is known to be exact, else opaque."""
+    if type(serde) is JsonPlusSerializer:
+        return JsonPlusCodec(serde, tag_of, type_of)
+    return OpaqueCodec(serde, tag_of, type_of)
+
+
+class OpaqueCodec:
+    """Any `SerializerProtocol`, one chunk a value. As thread-safe as the serializer."""
+
+    elementwise = False
+
+    def __init__(self, serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf) -> None:
+        self.serde = serde
+        kind = type(serde)
+        self.name = f"{kind.__module__}.{kind.__qualname__}"
+        self._tag_of = tag_of
+        self._type_of = type_of
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value as an opaque blob. Raises what the serializer raises."""
+        kind, data = self.serde.dumps_typed(value)
+        tag = self._known_tag(kind)
+        if tag is None:
+            tag = self._tag_of(f"{self.name}\x001\x00opaque\x00{kind}")
+        return bytes((tag,)) + data
+
+    def decode(self, blob: bytes) -> Any:
+        """Return the value of an opaque blob. Raises CodecMismatchError, or what the serializer raises."""
+        tag = blob[0]
+        kind = _OPAQUE_TYPES.get(tag)
+        if kind is None:
+            if tag < bl.FIRST_INTERNED_TAG:
+                raise bl.wrong_tag(tag, self)
+            kind = self._type_of(tag).rsplit("\0", 1)[-1]
+        return self.serde.loads_typed((kind, blob[1:]))
+
+    def _known_tag(self, kind: str) -> int | None:
+        return None
+
+    def encode_elements(self, values: list[Any]) -> list[bytes]:
+        """Not for this codec: values are never cut."""
+        raise NotImplementedError
+
+    def encode_entry(self, key: Any, value: Any) -> bytes:
+        """Not for this codec: values are never cut."""
+        raise NotImplementedError
+
+    def encode_run(self, values: list[Any]) -> bytes:
+        """Not for this codec: values are never cut."""
+        raise NotImplementedError
+
+    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+        """Refuse: what is cut was written by another serializer. Raises CodecMismatchError."""
+        raise bl.wrong_tag(blobs[0][0] if blobs else bl.JSONPLUS_ELEMENT, self)
+
+    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
+        """Refuse: what is cut was written by another serializer. Raises CodecMismatchError."""
+        raise bl.wrong_tag(blobs[0][0] if blobs else bl.JSONPLUS_ENTRY, self)
+
+
+class JsonPlusCodec(OpaqueCodec):
+    """LangGraph's `JsonPlusSerializer` itself, element by element. Thread-safe."""
+
+    elementwise = True
+
+    def _known_tag(self, kind: str) -> int | None:
+        return _OPAQUE_TAGS.get(kind)
+
+    def _packed(self, value: Any, first: int | None) -> bytes:
+        kind, data = self.serde.dumps_typed(value)
+        if kind != _MSGPACK or (first is not None and data[0] != first):
+            # pickle_fallback is on and was needed: that isn't element-wise
+            raise _NotElementwise
+        return data
+
+    def encode_elements(self, values: list[Any]) -> list[bytes]:
+        """Return a blob for each element. Raises what the serializer raises."""
+        tag = bytes((bl.JSONPLUS_ELEMENT,))
+        return [tag + self._packed([value], _ONE_ELEMENT) for value in values]
+
+    def encode_entry(self, key: Any, value: Any) -> bytes:
+        """Return an entry of a dict. Raises what the serializer raises."""
+        return bytes((bl.JSONPLUS_ENTRY,)) + self._packed({key: value}, _ONE_ENTRY)
+
+    def encode_run(self, values: list[Any]) -> bytes:
+        """Return some scalars. Raises what the serializer raises."""
+        return bytes((bl.JSONPLUS_RUN,)) + self._packed(values, None)
+
+    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+        """Return the list of these elements and runs. Raises CodecMismatchError, or what the serializer raises."""
+        if all(blob[0] == bl.JSONPLUS_ELEMENT for blob in blobs):
+            joined: list[Any] = self._joined(blobs, b"\xdd")
+            return joined
+        out: list[Any] = []
+        for blob in blobs:
+            if blob[0] not in (bl.JSONPLUS_ELEMENT, bl.JSONPLUS_RUN):
+                raise bl.wrong_tag(blob[0], self)
+            out.extend(self.serde.loads_typed((_MSGPACK, blob[1:])))
+        return out
+
+    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
+        """Return the dict of these entries. Raises CodecMismatchError, or what the serializer raises."""
+        for blob in blobs:
+            if blob[0] != bl.JSONPLUS_ENTRY:
+                raise bl.wrong_tag(blob[0], self)
+        joined: dict[Any, Any] = self._joined(blobs, b"\xdf")
+        return joined
+
+    def _joined(self, blobs: Sequence[bytes], header: bytes) -> Any:
+        """Decode parts as the one list or dict that they are: each but its header of one."""
+        data = b"".join((header, len(blobs).to_bytes(4, "big"), *(memoryview(blob)[2:] for blob in blobs)))
+        value = self.serde.loads_typed((_MSGPACK, data))
+        if len(value) > len(blobs):
+            raise ChecksumError(f"malformed value: {len(blobs)} chunks gave {len(value)} elements")
+        return value
+
+
+class _NotElementwise(TypeError):
+    """The serializer gave something else than msgpack for one element."""
+
+    def __init__(self) -> None:
+        super().__init__("the serializer falls back to pickle for it, which DeltaSaver never stores element by element")

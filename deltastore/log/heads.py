@@ -1,0 +1,126 @@
+"""The cache of heads: what the last put or read of a namespace left in memory.
+
+A head is keyed by the checkpoint's ULID and is only used while the thread's `collected` is what it was when the head was read; since a
+checkpoint's meaning never changes, it is right whichever process wrote since. Bounded in bytes. Imports state. Thread-safe.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltastore.log.state import State
+
+DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
+BLOB_OVERHEAD_BYTES = 64
+"""What a bytes object and its place in a list weigh beside the data."""
+ENTRY_OVERHEAD_BYTES = 2048
+
+
+@dataclass(slots=True)
+class Head:
+    """A checkpoint's channels: chunk numbers, and for channels that were put or read as values the chunks themselves.
+
+    `blobs` may lack channels; the lists in it are never changed in place. `versions` are LangGraph's, decoded.
+    """
+
+    ulid: bytes
+    id: str
+    depth: int
+    collected: int
+    state: State
+    blobs: dict[int, list[bytes]] = field(default_factory=dict)
+    keys: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    seeds: dict[int, int] = field(default_factory=dict)
+    versions: dict[str, Any] | None = None
+
+    def weight(self) -> int:
+        """Return about what the head holds, in bytes."""
+        held = sum(sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs) for blobs in self.blobs.values())
+        return held + ENTRY_OVERHEAD_BYTES
+
+
+@dataclass(slots=True)
+class Pending:
+    """The pending writes of a checkpoint that this process put: encoded chunk → number."""
+
+    collected: int
+    numbers: dict[bytes, int] = field(default_factory=dict)
+    bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def weight(self) -> int:
+        """Return about what it holds, in bytes."""
+        return sum(map(len, self.numbers)) + BLOB_OVERHEAD_BYTES * len(self.numbers) + ENTRY_OVERHEAD_BYTES
+
+
+class HeadCache:
+    """The most recently used heads and pending writes, up to a number of bytes. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[tuple[Any, ...], tuple[Head | Pending, int]] = OrderedDict()
+        self._bytes = 0
+
+    def head(self, thread: int, namespace: int, collected: int, ulid: bytes | None = None) -> Head | None:
+        """Return the namespace's cached head; None where it is another checkpoint's, or something was collected since."""
+        found = self._get((thread, namespace))
+        if not isinstance(found, Head) or found.collected != collected:
+            return None
+        return found if ulid is None or found.ulid == ulid else None
+
+    def keep(self, thread: int, namespace: int, head: Head) -> None:
+        """Keep a head, in place of the namespace's earlier one. An older checkpoint doesn't displace a newer one."""
+        earlier = self._get((thread, namespace))
+        if isinstance(earlier, Head) and earlier.ulid > head.ulid and earlier.collected >= head.collected:
+            return
+        self._put((thread, namespace), head)
+
+    def pending(self, thread: int, namespace: int, id_: str, collected: int) -> Pending | None:
+        """Return the cached pending writes of a checkpoint id."""
+        found = self._get((thread, namespace, id_))
+        return found if isinstance(found, Pending) and found.collected == collected else None
+
+    def keep_pending(self, thread: int, namespace: int, id_: str, pending: Pending) -> None:
+        """Keep the pending writes of a checkpoint id, beside those that other tasks put meanwhile."""
+        earlier = self.pending(thread, namespace, id_, pending.collected)
+        if earlier is not None:
+            numbers, bases = earlier.numbers | pending.numbers, earlier.bases | pending.bases
+            pending = Pending(pending.collected, numbers, bases)
+        self._put((thread, namespace, id_), pending)
+
+    def drop_pending(self, thread: int, namespace: int, id_: str) -> None:
+        """Forget pending writes that a checkpoint has consumed."""
+        with self._lock:
+            self._remove((thread, namespace, id_))
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the cache holds."""
+        return self._bytes
+
+    def _get(self, key: tuple[Any, ...]) -> Head | Pending | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def _put(self, key: tuple[Any, ...], value: Head | Pending) -> None:
+        weight = value.weight()
+        with self._lock:
+            self._remove(key)
+            if weight > self.limit_bytes:
+                return
+            self._entries[key] = (value, weight)
+            self._bytes += weight
+            while self._bytes > self.limit_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self._bytes -= freed
+
+    def _remove(self, key: tuple[Any, ...]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[1]

@@ -1,0 +1,112 @@
+"""What a put wants of each channel, given its parent: the put rule of each API, as pure functions of the parent's head.
+
+Imports codec, heads and reducers. The invariant: `resolve` reads nothing but the head, and the same head gives the same answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from deltastore.codec.blobs import Cut
+from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
+from deltastore.log.heads import Head
+
+
+@dataclass(frozen=True, slots=True)
+class FoldWrite:
+    """A write for a reduced channel. `configured` is the reducer that the user gave the channel, or None."""
+
+    channel: int
+    configured: int | None
+    default: int
+    cut: Cut
+
+
+@dataclass(slots=True)
+class Resolution:
+    """What changes: new values, writes to fold, channels that go; the others are inherited."""
+
+    assign: dict[int, Cut] = field(default_factory=dict)
+    configured: dict[int, int] = field(default_factory=dict)
+    folds: list[FoldWrite] = field(default_factory=list)
+    drop: set[int] = field(default_factory=set)
+    order: tuple[int, ...] | None = None
+    seeds: dict[int, int] = field(default_factory=dict)
+    versions: dict[str, Any] | None = None
+
+
+class Intent(Protocol):
+    """What a put wants."""
+
+    def resolve(self, parent: Head | None) -> Resolution:
+        """Return what changes against the parent's head (None: no parent, or it isn't stored)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeState:
+    """The state is exactly these channels (native `put_state`)."""
+
+    cuts: Mapping[int, Cut]
+    configured: Mapping[int, int]
+
+    def resolve(self, parent: Head | None) -> Resolution:
+        """Assign every channel given; drop the others."""
+        before = parent.state if parent else {}
+        return Resolution(
+            assign=dict(self.cuts),
+            configured=dict(self.configured),
+            drop={channel for channel in before if channel not in self.cuts},
+            order=tuple(self.cuts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """These writes are folded onto the parent's state (native `append`)."""
+
+    folds: tuple[FoldWrite, ...]
+
+    def resolve(self, parent: Head | None) -> Resolution:
+        """Fold every write; inherit the rest."""
+        return Resolution(folds=list(self.folds))
+
+
+@dataclass(slots=True)
+class Versioned:
+    """LangGraph's rule: a channel's value is that of (channel, version).
+
+    A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent. Channels without
+    a version are absent. `cut` encodes a channel's value, once; `numbers` gives the channels' numbers by name.
+    """
+
+    versions: dict[str, Any]
+    present: frozenset[str]
+    cut: Callable[[str], Cut]
+    numbers: Mapping[str, int]
+    hidden: dict[int, Cut]
+
+    def resolve(self, parent: Head | None) -> Resolution:
+        """Compare versions with the parent's."""
+        before = (parent.versions or {}) if parent else {}
+        state = parent.state if parent else {}
+        seeds = parent.seeds if parent else {}
+        out = Resolution(versions=self.versions)
+        kept: set[int] = {VERSIONS_CHANNEL, SEEN_CHANNEL}
+        for name, version in self.versions.items():
+            channel = self.numbers[name]
+            if name in before and before[name] == version:
+                if channel in state:
+                    kept.add(channel)
+                    continue
+            elif name in self.present:
+                out.assign[channel] = self.cut(name)
+                kept.add(channel)
+                continue
+            if channel in state:
+                out.seeds[channel] = 1
+            else:  # one record farther from the value than the parent was; 0 stays: never had one
+                distance = seeds.get(channel, 0)
+                out.seeds[channel] = distance + 1 if distance else 0
+        out.assign |= self.hidden
+        out.drop = {channel for channel in state if channel not in kept}
+        return out

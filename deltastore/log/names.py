@@ -1,0 +1,125 @@
+"""Names and their numbers: threads, channels, reducers, tags.
+
+Names are found by hash and compared in full. Numbers are never reused, so what was once read stays true and is cached, except for
+threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import ormsgpack
+
+from deltastore.codec.blobs import FIRST_INTERNED_TAG, LAST_TAG
+from deltastore.codec.records import FIRST_CHANNEL
+from deltastore.errors import ChecksumError, InvalidInputError
+from deltastore.log import keys, rows
+from deltastore.reducers import FIRST_INTERNED_REDUCER
+from deltastore.storage import RetryTransaction
+from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+
+MAX_RETRIES = 64
+"""How often a transaction is run again after the map grew: each step doubles it, so 64 outlasts any disk."""
+
+T = TypeVar("T")
+_FIRST = {keys.THREAD: 1, keys.CHANNEL: FIRST_CHANNEL, keys.REDUCER: FIRST_INTERNED_REDUCER, keys.TAG: FIRST_INTERNED_TAG}
+
+
+def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:
+    """Run `work` in a write transaction, again where the storage asks for it."""
+    for attempt in range(MAX_RETRIES):
+        try:
+            with storage.write(tuple(threads)) as tx:
+                return work(tx)
+        except RetryTransaction:
+            if attempt == MAX_RETRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def find(tx: ReadTransaction, kind: bytes, name: bytes) -> int | None:
+    """Return the number of a name, or None. Raises ChecksumError."""
+    key = keys.of_name(kind, name)
+    row = rows.get(tx, key)
+    if row is None:
+        return None
+    return next((number for known, number in rows.parse(key, row) if known == name), None)
+
+
+def give(tx: WriteTransaction, kind: bytes, name: bytes) -> int:
+    """Return the number of a name, a new one if it has none."""
+    return find(tx, kind, name) or assign(tx, kind, name, new_number(tx, kind))
+
+
+def new_number(tx: WriteTransaction, kind: bytes) -> int:
+    """Return a number that nothing has."""
+    return tx.mint(keys.counter(kind)) - 1 + _FIRST[kind]
+
+
+def assign(tx: WriteTransaction, kind: bytes, name: bytes, number: int) -> int:
+    """Make a name lead to a number, and return the number."""
+    key = keys.of_name(kind, name)
+    row = rows.get(tx, key)
+    entries = [] if row is None else rows.parse(key, row)
+    rows.put(tx, key, ormsgpack.packb([*entries, [name, number]]))
+    rows.put(tx, keys.of_number(kind, number), name)
+    return number
+
+
+def remove(tx: WriteTransaction, kind: bytes, name: bytes, number: int) -> None:
+    """Make a name lead nowhere. Its number stays used."""
+    key = keys.of_name(kind, name)
+    row = rows.get(tx, key)
+    left = [entry for entry in (rows.parse(key, row) if row else ()) if entry[0] != name]
+    if left:
+        rows.put(tx, key, ormsgpack.packb(left))
+    else:
+        tx.delete(key)
+    tx.delete(keys.of_number(kind, number))
+
+
+class Names:
+    """Numbers of channels, reducers and tags, cached for the life of a store handle. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._numbers: dict[tuple[bytes, bytes], int] = {}
+        self._names: dict[tuple[bytes, int], bytes] = {}
+
+    def numbers(self, kind: bytes, names: Iterable[str]) -> list[int]:
+        """Return the numbers of names, giving new ones in a small transaction of their own (an unused number is harmless)."""
+        encoded = [keys.encode_name(name) for name in names]
+        missing = [name for name in encoded if (kind, name) not in self._numbers]
+        if missing:
+            with self._storage.read() as tx:
+                found = {name: find(tx, kind, name) for name in missing}
+            new = [name for name, number in found.items() if number is None]
+            if new:
+                found |= in_write(self._storage, (), lambda tx: {name: give(tx, kind, name) for name in new})
+            for name, number in found.items():
+                if number is not None:
+                    self._remember(kind, name, number)
+        return [self._numbers[kind, name] for name in encoded]
+
+    def number(self, kind: bytes, name: str) -> int:
+        """Return the number of one name, a new one if it has none."""
+        (number,) = self.numbers(kind, (name,))
+        if kind == keys.TAG and number > LAST_TAG:
+            raise InvalidInputError(
+                f"this store already names {LAST_TAG - FIRST_INTERNED_TAG + 1} kinds of serialized data; {name!r} is one too many"
+            )
+        return number
+
+    def name(self, tx: ReadTransaction, kind: bytes, number: int) -> str:
+        """Return the name of a number. Raises ChecksumError where a record names a number that has no name."""
+        name = self._names.get((kind, number))
+        if name is None:
+            row = rows.get(tx, keys.of_number(kind, number))
+            if row is None:
+                raise ChecksumError(f"number {number} of kind {kind.decode()} has no name: rows are missing; run check")
+            name = row
+            self._remember(kind, name, number)
+        return keys.decode_name(name)
+
+    def _remember(self, kind: bytes, name: bytes, number: int) -> None:
+        self._numbers[kind, name] = number
+        self._names[kind, number] = name

@@ -1,0 +1,214 @@
+"""Packs: many chunk rows, or many records with their ids and writes, as one compressed row.
+
+`plan` reads and compresses outside any write transaction; `apply` leaves out what changed meanwhile; `explode` turns a record pack into
+rows again before one of its records is changed. Imports reading and rows. The invariant: packing changes no checkpoint's meaning.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deltastore import ulid as ulids
+from deltastore.codec import chunkrow
+from deltastore.codec import records as rec
+from deltastore.codec.primitives import unseal
+from deltastore.log import keys, policy, rows
+from deltastore.log.reading import FoundRow, View
+from deltastore.storage.port import Row, WriteTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPack:
+    """Rows to be replaced, as they were seen, and the row that replaces them."""
+
+    series: int
+    replaced: tuple[Row, ...]
+    last: int
+    row: bytes
+    plain_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPack:
+    """Record, by-id and write rows to be replaced, as they were seen, and the two rows that replace them."""
+
+    namespace: bytes
+    replaced: tuple[Row, ...]
+    last: bytes
+    row: bytes
+    id_key: bytes | None
+    id_row: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Records that can't be packed where they stand: don't look at them again."""
+
+    namespace: bytes
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a put packs on its way."""
+
+    chunks: tuple[ChunkPack, ...]
+    records: RecordPack | Skip | None
+
+
+NOTHING = Plan((), None)
+
+
+def plan(view: View, header: rows.Header, namespace: rows.Namespace) -> Plan:
+    """Decide what to pack, and make the packs."""
+    chunks = [
+        made
+        for series in range(rec.SERIES)
+        if policy.should_pack_chunks(header.loose_rows[series], header.loose_bytes[series])
+        and (made := _plan_chunks(view, series, header.packed_up_to[series])) is not None
+    ]
+    records = _plan_records(view, namespace) if policy.should_pack_records(namespace.loose_before) else None
+    return Plan(tuple(chunks), records)
+
+
+def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None:
+    seen: list[Row] = []
+    parts: list[chunkrow.ChunkRow] = []
+    size = 0
+    prefix = keys.chunks(view.thread, series)
+    for key, sealed in view.tx.scan(keys.chunk(view.thread, series, packed_up_to) + b"\0", keys.end_of(prefix)):
+        row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+        if parts and size + row.plain_bytes > policy.MAX_PACK_BYTES:
+            break
+        seen.append((key, sealed))
+        parts.append(row)
+        size += row.plain_bytes
+    if not parts:
+        return None
+    joined = chunkrow.join_rows(parts)
+    packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, packing=True))
+    return ChunkPack(series, tuple(seen), joined.numbers[-1], packed, size)
+
+
+def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip | None:
+    run = _packable(view, namespace)
+    if not run:
+        return None
+    last = run[-1].row.ulids[0]
+    if len(run) < 2:
+        return Skip(namespace.name, last)
+    members = [(found.row.ulids[0], found.row.records[0]) for found in run]
+    replaced = [(found.key, found.sealed) for found in run]
+    writes: dict[str, dict[bytes, bytes]] = {}
+    visible = {record.id or ulids.to_text(ulid): record for ulid, record in members if not record.is_hidden}
+    id_key, id_row = None, b""
+    if namespace.front != rows.NATIVE and visible:
+        id_rows = _id_rows(view, namespace, sorted(visible))
+        if id_rows is None:
+            return Skip(namespace.name, last)
+        replaced += id_rows
+        id_key = keys.by_id(view.thread, namespace.number, keys.encode_id(max(visible)))
+        id_row = rows.IdEntry(last, min(visible), len(visible)).encode()
+    for id_ in visible:
+        prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
+        for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+            writes.setdefault(id_, {})[key[-keys.HASH_BYTES :]] = unseal(key, sealed)
+            replaced.append((key, sealed))
+    packed = rec.RecordRow(True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes)
+    return RecordPack(
+        namespace.name, tuple(replaced), last, rec.encode_pack(packed), id_key, id_row, len(members)
+    )
+
+
+def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
+    """Return the next records of their own, standing together before the last anchor, oldest first."""
+    loose: list[FoundRow] = []
+    anchor = 0  # how many of them stand before the last anchor seen
+    for found in view.record_rows(namespace.number, namespace.packed_up_to):
+        if found.row.packed:
+            if anchor >= 2:
+                break
+            loose, anchor = [], 0
+            continue
+        if found.row.records[0].is_anchor:
+            anchor = len(loose)
+        loose.append(found)
+        if len(loose) > policy.MAX_PACK_RECORDS and anchor:
+            break
+    return loose[: min(anchor, policy.MAX_PACK_RECORDS)]
+
+
+def _id_rows(view: View, namespace: rows.Namespace, ids: list[str]) -> list[Row] | None:
+    """Return the by-id rows of these ids, or None where another id or pack stands between them."""
+    prefix = keys.ids(view.thread, namespace.number)
+    lower, upper = prefix + ids[0].encode(), prefix + ids[-1].encode() + b"\0"
+    found = list(view.tx.scan(lower, upper))
+    if [key[len(prefix) :] for key, _ in found] != sorted(id_.encode() for id_ in ids):
+        return None
+    for key, sealed in view.tx.scan(upper, keys.end_of(prefix)):
+        entry = rows.decode_id_entry(key, unseal(key, sealed))
+        if entry.smallest is not None:
+            return None if entry.smallest <= ids[-1] else found
+    return found
+
+
+def apply(
+    tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace, made: Plan
+) -> None:
+    """Put packs in place of what they hold, as far as that is still what was seen. Changes header and namespace, unstored."""
+    for pack in made.chunks:
+        if not _unchanged(tx, pack.replaced):
+            continue
+        for key, _ in pack.replaced:
+            tx.delete(key)
+        rows.put(tx, keys.chunk(thread, pack.series, pack.last), pack.row)
+        header.loose_rows[pack.series] = max(0, header.loose_rows[pack.series] - len(pack.replaced))
+        header.loose_bytes[pack.series] = max(0, header.loose_bytes[pack.series] - pack.plain_bytes)
+        header.packed_up_to[pack.series] = pack.last
+    records = made.records
+    if records is None or records.namespace != namespace.name:
+        return
+    if isinstance(records, Skip):
+        namespace.packed_up_to = records.last
+        namespace.loose_before = 0
+    elif _unchanged(tx, records.replaced):
+        for key, _ in records.replaced:
+            tx.delete(key)
+        rows.put(tx, keys.record(thread, namespace.number, records.last), records.row)
+        if records.id_key is not None:
+            rows.put(tx, records.id_key, records.id_row)
+        namespace.packed_up_to = records.last
+        namespace.loose_before = max(0, namespace.loose_before - records.count)
+
+
+def _unchanged(tx: WriteTransaction, seen: Iterable[Row]) -> bool:
+    seen = tuple(seen)
+    return tx.get_many([key for key, _ in seen]) == [sealed for _, sealed in seen]
+
+
+def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: FoundRow) -> None:
+    """Turn a record pack into rows of their own, so that one of them can be changed. Changes the namespace, unstored."""
+    row = found.row
+    if not row.packed:
+        return
+    tx.delete(found.key)
+    visible = [record.id for record in row.records if not record.is_hidden]
+    if namespace.front != rows.NATIVE and visible:
+        tx.delete(keys.by_id(view.thread, namespace.number, keys.encode_id(max(visible))))
+    for ulid, record in zip(row.ulids, row.records, strict=True):
+        rows.put(tx, keys.record(view.thread, namespace.number, ulid), rec.encode_row(rec.encode_record(record), (0, 0)))
+        if namespace.front != rows.NATIVE and not record.is_hidden:
+            rows.put(tx, keys.by_id(view.thread, namespace.number, keys.encode_id(record.id)), rows.IdEntry(ulid).encode())
+    for id_, tasks in row.writes.items():
+        prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
+        for task, packed in tasks.items():
+            key = prefix + task
+            loose = rows.get(tx, key)
+            if loose is not None:
+                merged = rows.merge_tasks(rows.decode_tasks(key, packed), rows.decode_tasks(key, loose))
+                packed = rows.encode_tasks(merged)
+            rows.put(tx, key, packed)
+    namespace.loose_before += len(row.ulids)
+    first = row.ulids[0]
+    if namespace.packed_up_to is None or namespace.packed_up_to >= first:
+        namespace.packed_up_to = (int.from_bytes(first, "big") - 1).to_bytes(ulids.ULID_BYTES, "big")

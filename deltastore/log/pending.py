@@ -1,0 +1,161 @@
+"""Pending writes: values sent to channels before the checkpoint that consumes them exists.
+
+They arrive before their own checkpoint as a rule, so their rows are keyed by the caller's checkpoint id and need nothing that a put mints.
+Imports putting. The invariant: first-write-wins (idx ≥ 0) or replace (idx < 0) is decided per write, inside the transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deltastore.codec import chunkrow
+from deltastore.codec import records as rec
+from deltastore.codec import spans as sp
+from deltastore.codec.blobs import Cut
+from deltastore.errors import CheckpointNotFoundError, ChecksumError
+from deltastore.log import keys, names, rows
+from deltastore.log.heads import HeadCache, Pending
+from deltastore.log.placing import NewChunks, Old, place
+from deltastore.log.putting import check_front, take_numbers
+from deltastore.log.reading import View
+from deltastore.storage.port import ReadTransaction, WriteTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class PutWrites:
+    """Writes of one task, each with its idx, channel number and value. `must_exist`: refuse an unknown checkpoint."""
+
+    thread: str
+    namespace: str
+    front: int
+    id: str
+    task: str
+    path: str
+    time_ms: int
+    writes: Sequence[tuple[int, int, Cut]]
+    must_exist: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWrites:
+    """Writes made ready, in the numbering that prepare saw."""
+
+    put: PutWrites
+    thread: int | None
+    collected: int
+    bases: tuple[int, int]
+    values: tuple[rec.Value, ...]
+    chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
+    numbers: dict[bytes, int]
+    chunk_bases: dict[int, tuple[int, ...]]
+
+
+def prepare(tx: ReadTransaction, put: PutWrites, heads: HeadCache) -> PreparedWrites:
+    """Make writes ready. Raises CheckpointNotFoundError, FrontMismatchError."""
+    thread = names.find(tx, keys.THREAD, keys.encode_name(put.thread))
+    header = None if thread is None else rows.load_header(tx, thread)
+    if thread is not None and header is None:
+        raise ChecksumError(f"thread {put.thread!r} has a number but no header: rows are missing; run check")
+    namespace = None if thread is None else rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
+    check_front(namespace, put)
+    if put.must_exist:
+        _require(tx, thread, namespace, put)
+    collected = header.collected if header else 0
+    bases = (header.next_chunk[0], header.next_chunk[1]) if header else (1, 1)
+    numbers: dict[bytes, int] = {}
+    chunk_bases: dict[int, tuple[int, ...]] = {}
+    tip = None
+    if thread is not None and namespace is not None:
+        earlier = heads.pending(thread, namespace.number, put.id, collected)
+        if earlier is not None:
+            numbers, chunk_bases = dict(earlier.numbers), dict(earlier.bases)
+        tip = heads.head(thread, namespace.number, collected)
+    new = NewChunks(bases[0])
+    values: list[rec.Value] = []
+    for _, channel, cut in put.writes:
+        old = None
+        if tip is not None and channel in tip.blobs and (value := tip.state[channel].value) is not None:
+            old = Old(value.kind, sp.numbers(value.spans), tip.blobs[channel], tip.keys.get(channel))
+            chunk_bases |= tip.bases
+        placed = place(cut, old, numbers, new)
+        values.append(rec.Value(cut.kind, sp.of_numbers(placed.numbers)))
+    row = new.row(chunk_bases)
+    if row is not None:
+        chunk_bases |= {number: based.bases for number, based in row.based.items()}
+    made = (row, chunkrow.encode_body(row)) if row else None
+    return PreparedWrites(
+        put, thread, collected, bases, tuple(values), (made, None), numbers | new.index, chunk_bases
+    )
+
+
+def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:
+    view = View(tx, thread or 0, put.thread)
+    if namespace is None or view.find(namespace, put.id) is None:
+        raise CheckpointNotFoundError(f"thread {put.thread!r} has no checkpoint {put.id!r} to keep writes for; see its history")
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedWrites:
+    """Where prepared writes were stored, and by how much their new chunks moved."""
+
+    thread: int
+    namespace: int
+    shift: int
+
+
+def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:
+    """Store prepared writes; return why they must be prepared again, or None where all of them were there already."""
+    put = prepared.put
+    name = keys.encode_name(put.thread)
+    if names.find(tx, keys.THREAD, name) != prepared.thread:
+        return "the thread was created, deleted or replaced meanwhile"
+    if prepared.thread is None:
+        thread = names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD))
+        header = rows.Header(name, now_ms, now_ms)
+    else:
+        thread = prepared.thread
+        found = rows.load_header(tx, thread)
+        if found is None or found.collected != prepared.collected:
+            return "something was collected meanwhile"
+        header = found
+    namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
+    check_front(namespace, put)
+    if namespace is None:
+        namespace = rows.Namespace(keys.encode_name(put.namespace), header.next_namespace, put.front)
+        header.next_namespace += 1
+        rows.store_namespace(tx, thread, namespace)
+    view = View(tx, thread, put.thread)
+    key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))
+    loose_row = rows.get(tx, key)
+    loose = {} if loose_row is None else rows.decode_tasks(key, loose_row)
+    known = set(loose.get(put.task, ()))
+    packed_row = view.packed_tasks(namespace, put.id).get(key[-keys.HASH_BYTES :])
+    if packed_row is not None:
+        known |= set(rows.decode_tasks(key, packed_row).get(put.task, ()))
+    taken = [
+        (idx, channel, value)
+        for (idx, channel, _), value in zip(put.writes, prepared.values, strict=True)
+        if idx < 0 or idx not in known
+    ]
+    if not taken:
+        return None
+    shift = take_numbers(tx, thread, header, prepared.bases, prepared.chunks)[0]
+    for idx, channel, value in taken:
+        moved = rec.Value(value.kind, sp.join((sp.shift(value.spans, prepared.bases[0], shift),)))
+        loose.setdefault(put.task, {})[idx] = rows.StoredWrite(idx, channel, moved, put.path, put.time_ms)
+    rows.put(tx, key, rows.encode_tasks(loose))
+    header.updated_ms = max(header.updated_ms, now_ms)
+    rows.store_header(tx, thread, header)
+    return AppliedWrites(thread, namespace.number, shift)
+
+
+def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites) -> None:
+    """Keep what was put for the checkpoint's child to find. Only once it is committed: it names chunks."""
+    base = prepared.bases[0]
+
+    def moved(number: int) -> int:
+        return number + applied.shift if number >= base else number
+
+    numbers = {blob: moved(number) for blob, number in prepared.numbers.items()}
+    bases = {moved(number): behind for number, behind in prepared.chunk_bases.items()}
+    pending = Pending(prepared.collected, numbers, bases)
+    heads.keep_pending(applied.thread, applied.namespace, prepared.put.id, pending)

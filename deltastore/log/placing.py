@@ -1,0 +1,120 @@
+"""Where the chunks of a new value stand: found again among known ones, or numbered anew.
+
+Pure; imports codec and state. The invariant: a number is only named for a chunk whose encoded bytes are equal, compared in full.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltastore.codec import chunkrow
+from deltastore.codec.blobs import Cut
+from deltastore.codec.records import DICT, OPAQUE
+from deltastore.log.state import Splice, diff
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """A value that is stored: its chunks' numbers and bytes, and a dict's keys where they are known."""
+
+    kind: int
+    numbers: list[int]
+    blobs: list[bytes]
+    keys: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A new value's chunks, and the splice that made them of the old value's (None: not made of them)."""
+
+    numbers: list[int]
+    blobs: list[bytes]
+    splice: Splice | None
+
+
+class NewChunks:
+    """The chunks that one put adds to one series, in the numbering that prepare saw. Not thread-safe."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.index: dict[bytes, int] = {}
+        self._blobs: list[bytes] = []
+        self._predecessors: dict[int, tuple[int, bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def place(self, blob: bytes, predecessor: tuple[int, bytes] | None = None) -> int:
+        """Return the number of an equal chunk of this put, or a new one."""
+        number = self.index.get(blob)
+        if number is None:
+            number = self.index[blob] = self.first + len(self._blobs)
+            self._blobs.append(blob)
+            if predecessor is not None and len(blob) > chunkrow.MIN_BASED_BYTES:
+                self._predecessors[number] = predecessor
+        return number
+
+    def blob(self, number: int) -> bytes | None:
+        """Return a chunk of this put, or None where the number is an older one's."""
+        return self._blobs[number - self.first] if number >= self.first else None
+
+    def row(self, bases: Mapping[int, tuple[int, ...]]) -> chunkrow.ChunkRow | None:
+        """Return the row that holds these chunks, edited large ones against their predecessors."""
+        if not self._blobs:
+            return None
+        whole: dict[int, bytes] = {}
+        based: dict[int, chunkrow.Based] = {}
+        for number, blob in enumerate(self._blobs, self.first):
+            made = None
+            if number in self._predecessors:
+                base, base_blob = self._predecessors[number]
+                made = chunkrow.make_based(blob, base, base_blob, bases.get(base, ()))
+            if made is None:
+                whole[number] = blob
+            else:
+                based[number] = made
+        numbers = tuple(range(self.first, self.first + len(self._blobs)))
+        return chunkrow.ChunkRow(numbers, bytes(blob[0] for blob in self._blobs), whole, based)
+
+
+def place(cut: Cut, old: Old | None, known: Mapping[bytes, int], new: NewChunks) -> Placed:
+    """Place a value's chunks: those of the old value first, then known ones, then this put's own."""
+    if old is None or old.kind != cut.kind:
+        return Placed([known.get(blob) or new.place(blob) for blob in cut.blobs], cut.blobs, None)
+    splice = diff(old.blobs, cut.blobs)
+    if splice.removed == splice.inserted == 0:
+        return Placed(old.numbers, old.blobs, splice)
+    stop = splice.place + splice.inserted
+    middle: list[int] = []
+    index: dict[bytes, int] | None = None
+    predecessors = _predecessors(cut, old)
+    for place_, blob in enumerate(cut.blobs[splice.place : stop], splice.place):
+        number = known.get(blob)
+        if number is None:
+            if index is None:
+                index = dict(zip(old.blobs, old.numbers, strict=True))
+            number = index.get(blob)
+        middle.append(new.place(blob, predecessors.get(place_)) if number is None else number)
+    after = splice.place + splice.removed
+    return Placed(
+        [*old.numbers[: splice.place], *middle, *old.numbers[after:]],
+        [*old.blobs[: splice.place], *cut.blobs[splice.place : stop], *old.blobs[after:]],
+        splice,
+    )
+
+
+def _predecessors(cut: Cut, old: Old) -> dict[int, tuple[int, bytes]]:
+    """Return, by place, the old chunk that a large new one was probably edited from."""
+    large = [place for place, blob in enumerate(cut.blobs) if len(blob) > chunkrow.MIN_BASED_BYTES]
+    if not large:
+        return {}
+    if cut.kind == DICT and cut.keys is not None and old.keys is not None:
+        places: Mapping[Any, int] = {key: place for place, key in enumerate(old.keys)}
+        pairs: Sequence[tuple[int, int | None]] = [(place, places.get(cut.keys[place])) for place in large]
+    elif cut.kind == OPAQUE or len(cut.blobs) == len(old.blobs):
+        pairs = [(place, place) for place in large]
+    else:
+        pairs = []
+    return {place: (old.numbers[before], old.blobs[before]) for place, before in pairs if before is not None}
+
+

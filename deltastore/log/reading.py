@@ -1,0 +1,306 @@
+"""Records, chunks and writes of one thread, as one transaction sees them.
+
+Imports keys, rows, state and codec. The invariant: what a checkpoint needs and isn't there raises BrokenChainError naming thread and
+checkpoint; nothing missing reads as empty. A `View` lives as long as its transaction and isn't thread-safe.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from deltastore import ulid as ulids
+from deltastore.codec import chunkrow
+from deltastore.codec import spans as sp
+from deltastore.codec.primitives import unseal
+from deltastore.codec.records import Record, RecordRow, Value, decode_row, series_of
+from deltastore.errors import BrokenChainError, ChecksumError, InvalidIdError
+from deltastore.log import keys, rows
+from deltastore.log.state import Channel, State, fold_chain
+from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
+from deltastore.storage.port import ReadTransaction
+
+_LAST_ULID = b"\xff" * ulids.ULID_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A record row: its key, its sealed bytes (to tell later whether it changed), and what it holds."""
+
+    key: bytes
+    sealed: bytes
+    row: RecordRow
+
+
+class View:
+    """One thread in one transaction. Rows that were read are kept for the length of the call."""
+
+    def __init__(self, tx: ReadTransaction, thread: int, name: str) -> None:
+        self.tx = tx
+        self.thread = thread
+        self.name = name
+        self.bases: dict[int, tuple[int, ...]] = {}
+        """The bases of based value chunks that were read."""
+        self._chunk_rows: dict[tuple[int, int], chunkrow.ChunkRow] = {}
+        self._blobs: dict[tuple[int, int], bytes] = {}
+
+    # --- records
+
+    def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
+        """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to the row that may hold it."""
+        prefix = keys.records(self.thread, namespace)
+        lower, upper = prefix, keys.end_of(prefix)
+        if after is not None and not reverse:
+            lower = prefix + after + b"\0"
+        if after is not None and reverse:
+            (found,) = self.tx.seek_many([(prefix + after, upper)])
+            upper = found[0] + b"\0" if found else upper
+        for key, sealed in self.tx.scan(lower, upper, reverse=reverse):
+            yield FoundRow(key, sealed, decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
+
+    def row_of(self, namespace: int, ulid: bytes) -> FoundRow | None:
+        """Return the row that holds the record of a ULID, or None."""
+        prefix = keys.records(self.thread, namespace)
+        (found,) = self.tx.seek_many([(prefix + ulid, keys.end_of(prefix))])
+        if found is None:
+            return None
+        key, sealed = found
+        row = decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :])
+        return FoundRow(key, sealed, row) if ulid in row.ulids else None
+
+    def record(self, namespace: int, ulid: bytes) -> Record | None:
+        """Return the record of a ULID, or None."""
+        found = self.row_of(namespace, ulid)
+        return None if found is None else found.row.records[found.row.ulids.index(ulid)]
+
+    def following(self, namespace: int, ulid: bytes) -> tuple[bytes, Record] | None:
+        """Return the record put next in the namespace, or None."""
+        prefix = keys.records(self.thread, namespace)
+        (found,) = self.tx.seek_many([(prefix + ulid + b"\0", keys.end_of(prefix))])
+        holder = self.row_of(namespace, ulid)
+        if holder is not None and holder.row.ulids[-1] != ulid:
+            place = holder.row.ulids.index(ulid) + 1
+            return holder.row.ulids[place], holder.row.records[place]
+        if found is None:
+            return None
+        row = decode_row(unseal(*found), found[0][-ulids.ULID_BYTES :])
+        return row.ulids[0], row.records[0]
+
+    def preceding(self, namespace: int, ulid: bytes) -> tuple[bytes, Record] | None:
+        """Return the record put before this one in the namespace, or None."""
+        for found in self.record_rows(namespace, ulid, reverse=True):
+            for held, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
+                if held < ulid:
+                    return held, record
+        return None
+
+    def chain(self, namespace: int, ulid: bytes) -> list[Record]:
+        """Return the records from the nearest anchor up to this one. Raises BrokenChainError."""
+        chain: list[Record] = []
+        wanted: bytes | None = ulid
+        for found in self.record_rows(namespace, ulid, reverse=True):
+            for held, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
+                if held > ulid:
+                    continue
+                if held != wanted:
+                    raise self._broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
+                chain.append(record)
+                if record.is_anchor:
+                    return chain[::-1]
+                wanted = record.parent
+                if wanted is None:
+                    raise self._broken(ulid, f"record {ulids.to_text(held)} is a delta without a base")
+        raise self._broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
+
+    def state(self, namespace: int, ulid: bytes) -> State:
+        """Return the channels of a checkpoint, as chunk numbers. Raises BrokenChainError."""
+        return fold_chain(self.chain(namespace, ulid))
+
+    def _broken(self, ulid: bytes, what: str) -> BrokenChainError:
+        return BrokenChainError(
+            f"thread {self.name!r}: checkpoint {ulids.to_text(ulid)} can't be rebuilt: {what}. "
+            "Rows were lost or damaged; run check, and restore from a backup"
+        )
+
+    # --- ids
+
+    def find(self, namespace: rows.Namespace, id_: str) -> bytes | None:
+        """Return the ULID of the visible checkpoint with an id, or None. Raises InvalidIdError, ChecksumError."""
+        if namespace.front == rows.NATIVE:
+            try:
+                ulid = ulids.from_text(id_)
+            except InvalidIdError:
+                return None
+            record = self.record(namespace.number, ulid)
+            return ulid if record is not None and not record.is_hidden else None
+        located = self.locate(namespace.number, id_)
+        if located is None:
+            return None
+        key, entry = located
+        if entry.smallest is None:
+            return entry.ulid
+        found = self.row_of(namespace.number, entry.ulid)
+        if found is None:
+            raise self._broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
+        for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
+            if record.id == id_ and not record.is_hidden:
+                return ulid
+        return None
+
+    def locate(self, namespace: int, id_: str) -> tuple[bytes, rows.IdEntry] | None:
+        """Return the by-id row of an id: its own, or that of the one pack whose range may hold it."""
+        prefix = keys.ids(self.thread, namespace)
+        own = prefix + keys.encode_id(id_)
+        for key, sealed in self.tx.scan(own, keys.end_of(prefix)):
+            entry = rows.decode_id_entry(key, unseal(key, sealed))
+            if key == own and entry.smallest is None:
+                return key, entry
+            if entry.smallest is not None:  # ranges of packs don't overlap, so the first one decides
+                return (key, entry) if entry.smallest.encode() <= own[len(prefix) :] else None
+        return None
+
+    def ids_down(self, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
+        """Iterate over the visible checkpoints of a namespace, the greatest id first, below `before`."""
+        if namespace.front == rows.NATIVE:
+            yield from self._ulids_down(namespace, before)
+            return
+        prefix = keys.ids(self.thread, namespace.number)
+        start = keys.end_of(prefix)
+        waiting: list[tuple[bytes, bytes, Record]] = []  # of a pack, ascending
+        limit = None if before is None else before.encode("utf-8", "surrogatepass")
+        if limit is not None:  # the pack that may hold `before` stands at or after it
+            start = prefix + limit
+            located = next(
+                (key for key, row in self.tx.scan(start, keys.end_of(prefix)) if self._is_pack(key, row)), None
+            )
+            if located is not None:
+                waiting = self._members(namespace.number, located)
+        for key, sealed in self.tx.scan(prefix, start, reverse=True):
+            id_ = key[len(prefix) :]
+            while waiting and waiting[-1][0] > id_:
+                member = waiting.pop()
+                if limit is None or member[0] < limit:
+                    yield member[0].decode(), member[1], member[2]
+            entry = rows.decode_id_entry(key, unseal(key, sealed))
+            if entry.smallest is not None:
+                waiting = self._members(namespace.number, key)
+            else:
+                record = self.record(namespace.number, entry.ulid)
+                if record is None:
+                    raise self._broken(entry.ulid, f"row {key.hex()} names a record that is missing")
+                yield id_.decode(), entry.ulid, record
+        while waiting:
+            member = waiting.pop()
+            if limit is None or member[0] < limit:
+                yield member[0].decode(), member[1], member[2]
+
+    def _is_pack(self, key: bytes, sealed: bytes) -> bool:
+        return rows.decode_id_entry(key, unseal(key, sealed)).smallest is not None
+
+    def _members(self, namespace: int, key: bytes) -> list[tuple[bytes, bytes, Record]]:
+        """Return the visible records of the pack that a by-id row names, in the order of their ids."""
+        entry = rows.decode_id_entry(key, unseal(key, self.tx.get(key) or b""))
+        found = self.row_of(namespace, entry.ulid)
+        if found is None:
+            raise self._broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
+        return sorted(
+            (
+                (record.id.encode(), ulid, record)
+                for ulid, record in zip(found.row.ulids, found.row.records, strict=True)
+                if not record.is_hidden
+            ),
+            key=lambda member: member[0],
+        )
+
+    def _ulids_down(self, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
+        limit = None if before is None else ulids.from_text(before)
+        for found in self.record_rows(namespace.number, limit, reverse=True):
+            for ulid, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
+                if not record.is_hidden and (limit is None or ulid < limit):
+                    yield record.id or ulids.to_text(ulid), ulid, record
+
+    # --- chunks
+
+    def blob(self, series: int, number: int) -> bytes:
+        """Return a chunk. Raises BrokenChainError, ChecksumError."""
+        blob = self._blobs.get((series, number))
+        if blob is None:
+            row = self._chunk_row(series, number)
+            based = row.based.get(number)
+            if based is not None and series == 0:
+                self.bases[number] = based.bases
+            blob = chunkrow.resolve(number, row, lambda base: self.blob(series, base))
+            self._blobs[series, number] = blob
+        return blob
+
+    def blobs(self, series: int, spans: Iterable[sp.Span]) -> list[bytes]:
+        """Return the chunks of spans, in order. Raises BrokenChainError, ChecksumError."""
+        return [self.blob(series, number) for first, length in spans for number in range(first, first + length)]
+
+    def _chunk_row(self, series: int, number: int) -> chunkrow.ChunkRow:
+        row = self._chunk_rows.get((series, number))
+        if row is not None:
+            return row
+        prefix = keys.chunks(self.thread, series)
+        (found,) = self.tx.seek_many([(keys.chunk(self.thread, series, number), keys.end_of(prefix))])
+        if found is not None:
+            key, sealed = found
+            row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            for held in row.numbers:
+                self._chunk_rows[series, held] = row
+            if (series, number) in self._chunk_rows:
+                return row
+        raise BrokenChainError(
+            f"thread {self.name!r}: chunk {number} of series {series} is missing. "
+            "Rows were lost or damaged; run check, and restore from a backup"
+        )
+
+    def folded(self, number: int, channel: Channel) -> Channel:
+        """Return a channel with its writes folded, where a built-in reducer can do that."""
+        if not channel.writes or channel.reducer >= FIRST_INTERNED_REDUCER:
+            return channel
+        series = series_of(number)
+        kind = channel.writes[0].kind
+        base = sp.numbers(channel.value.spans) if channel.value else []
+        writes = [sp.numbers(write.spans) for write in channel.writes]
+        numbers = fold_numbers(channel.reducer, base, writes, lambda chunk: self.blob(series, chunk))
+        return Channel(Value(kind, sp.of_numbers(numbers)), channel.reducer)
+
+    # --- writes
+
+    def tasks(self, namespace: rows.Namespace, id_: str) -> rows.Tasks:
+        """Return the pending writes of a checkpoint id: task → idx → write."""
+        loose: rows.Tasks = {}
+        prefix = keys.writes(self.thread, namespace.number, keys.encode_id(id_))
+        for key, sealed in self.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+            loose |= rows.decode_tasks(key, unseal(key, sealed))
+        packed: rows.Tasks = {}
+        for key, row in self.packed_tasks(namespace, id_).items():
+            packed |= rows.decode_tasks(key, row)
+        return rows.merge_tasks(packed, loose) if packed else loose
+
+    def packed_tasks(self, namespace: rows.Namespace, id_: str) -> dict[bytes, bytes]:
+        """Return the write rows that a record pack holds for a checkpoint id: task hash → row."""
+        if namespace.front == rows.NATIVE:
+            ulid = self.find(namespace, id_)
+            holder = None if ulid is None else self.row_of(namespace.number, ulid)
+        else:
+            located = self.locate(namespace.number, id_)
+            packed = located is not None and located[1].smallest is not None
+            holder = self.row_of(namespace.number, located[1].ulid) if located and packed else None
+        return holder.row.writes.get(id_, {}) if holder else {}
+
+
+def require(view: View, namespace: rows.Namespace, ulid: bytes) -> Record:
+    """Return the record that another row names. Raises BrokenChainError where it is missing."""
+    record = view.record(namespace.number, ulid)
+    if record is None:
+        raise BrokenChainError(
+            f"thread {view.name!r}: checkpoint {ulids.to_text(ulid)} is named but missing. "
+            "Rows were lost or damaged; run check, and restore from a backup"
+        )
+    return record
+
+
+def check_latest(namespace: rows.Namespace) -> None:
+    """Raise ChecksumError where a namespace counts checkpoints but names no latest."""
+    if namespace.count and namespace.latest is None:
+        raise ChecksumError(f"a namespace counts {namespace.count} checkpoints but names no latest; run check")

@@ -1,0 +1,254 @@
+"""The small rows: header of a thread, namespaces, by-id entries, writes, queue.
+
+Pure but for the transaction handed in. Imports keys and codec. The invariant: every row is sealed, and what doesn't parse raises ChecksumError.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ormsgpack
+
+from deltastore.codec import spans as sp
+from deltastore.codec.primitives import pack, seal, unpack, unseal
+from deltastore.codec.records import Value, pack_id, unpack_id
+from deltastore.errors import ChecksumError
+from deltastore.log import keys
+from deltastore.storage.port import ReadTransaction, WriteTransaction
+
+DELETED, FILLING = 1, 2
+NATIVE, LANGGRAPH = 0, 1
+FRONT_NAMES = {NATIVE: "native", LANGGRAPH: "LangGraph"}
+
+
+def get(tx: ReadTransaction, key: bytes) -> bytes | None:
+    """Return a row, unsealed, or None. Raises ChecksumError."""
+    row = tx.get(key)
+    return None if row is None else unseal(key, row)
+
+
+def put(tx: WriteTransaction, key: bytes, value: bytes) -> None:
+    """Seal and store a row."""
+    tx.put(key, seal(key, value))
+
+
+def parse(key: bytes, data: bytes) -> Any:
+    """Parse a msgpack row. Raises ChecksumError naming it."""
+    try:
+        return ormsgpack.unpackb(data)
+    except ValueError as error:
+        raise ChecksumError(f"row {key.hex()} doesn't parse: {error}") from error
+
+
+@dataclass(slots=True)
+class Header:
+    """A thread's header. Lists are by series."""
+
+    name: bytes
+    created_ms: int
+    updated_ms: int
+    last_ulid: bytes | None = None
+    next_chunk: list[int] = field(default_factory=lambda: [1, 1])
+    next_namespace: int = 1
+    collected: int = 0
+    loose_rows: list[int] = field(default_factory=lambda: [0, 0])
+    loose_bytes: list[int] = field(default_factory=lambda: [0, 0])
+    packed_up_to: list[int] = field(default_factory=lambda: [0, 0])
+    checkpoints: int = 0
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return ormsgpack.packb([getattr(self, name) for name in self.__slots__])
+
+    @classmethod
+    def decode(cls, key: bytes, data: bytes) -> "Header":
+        """Undo `encode`. Raises ChecksumError."""
+        fields = parse(key, data)
+        if not isinstance(fields, list) or len(fields) != len(cls.__slots__):
+            raise ChecksumError(f"row {key.hex()} is no thread header")
+        return cls(*fields)
+
+
+@dataclass(slots=True)
+class Namespace:
+    """A namespace of a thread. `loose_before` are records of their own before the last anchor, `loose_since` the others."""
+
+    name: bytes
+    number: int
+    front: int
+    count: int = 0
+    tip: bytes | None = None
+    latest: str | None = None
+    loose_before: int = 0
+    loose_since: int = 0
+    packed_up_to: bytes | None = None
+
+    def fields(self) -> list[Any]:
+        """Return the stored fields."""
+        return [getattr(self, name) for name in self.__slots__]
+
+
+def decode_namespaces(key: bytes, data: bytes) -> list[Namespace]:
+    """Return the namespaces whose names share a hash: one, but for hostile names. Raises ChecksumError."""
+    try:
+        return [Namespace(*fields) for fields in parse(key, data)]
+    except TypeError as error:
+        raise ChecksumError(f"row {key.hex()} is no namespace row: {error}") from error
+
+
+def load_namespace(tx: ReadTransaction, thread: int, name: bytes) -> Namespace | None:
+    """Return a namespace of a thread, or None."""
+    key = keys.namespace(thread, name)
+    row = get(tx, key)
+    if row is None:
+        return None
+    return next((found for found in decode_namespaces(key, row) if found.name == name), None)
+
+
+def store_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> None:
+    """Store a namespace beside those that share its hash."""
+    key = keys.namespace(thread, namespace.name)
+    row = get(tx, key)
+    others = [] if row is None else [found for found in decode_namespaces(key, row) if found.name != namespace.name]
+    put(tx, key, ormsgpack.packb([found.fields() for found in (*others, namespace)]))
+
+
+def load_namespaces(tx: ReadTransaction, thread: int) -> list[Namespace]:
+    """Return all namespaces of a thread, in the order of their numbers."""
+    prefix = keys.namespaces(thread)
+    found = [
+        namespace
+        for key, row in tx.scan(prefix, keys.end_of(prefix))
+        for namespace in decode_namespaces(key, unseal(key, row))
+    ]
+    return sorted(found, key=lambda namespace: namespace.number)
+
+
+def load_header(tx: ReadTransaction, thread: int) -> Header | None:
+    """Return a thread's header, or None."""
+    key = keys.header(thread)
+    row = get(tx, key)
+    return None if row is None else Header.decode(key, row)
+
+
+def store_header(tx: WriteTransaction, thread: int, header: Header) -> None:
+    """Store a thread's header."""
+    put(tx, keys.header(thread), header.encode())
+
+
+# --- by-id rows ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IdEntry:
+    """Where an id leads: one record, or the pack that holds `count` ids from `smallest` up to the key's."""
+
+    ulid: bytes
+    smallest: str | None = None
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        if self.smallest is None:
+            return ormsgpack.packb([self.ulid])
+        return ormsgpack.packb([self.ulid, pack_id(self.smallest), self.count])
+
+
+def decode_id_entry(key: bytes, data: bytes) -> IdEntry:
+    """Undo `IdEntry.encode`. Raises ChecksumError."""
+    match parse(key, data):
+        case [bytes(ulid)]:
+            return IdEntry(ulid)
+        case [bytes(ulid), smallest, int(count)]:
+            return IdEntry(ulid, unpack_id(smallest), count)
+    raise ChecksumError(f"row {key.hex()} is no by-id row")
+
+
+# --- writes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWrite:
+    """A pending write: where it stands among its task's, its channel, its value as chunks, the task's path."""
+
+    idx: int
+    channel: int
+    value: Value
+    path: str
+    time_ms: int
+
+
+Tasks = dict[str, dict[int, StoredWrite]]
+"""The writes of one row: task id → idx → write. More than one task only if their hashes collide."""
+
+
+def encode_tasks(tasks: Tasks) -> bytes:
+    """Return the stored form of a write row."""
+    return pack(
+        ormsgpack.packb(
+            [
+                [
+                    keys.encode_name(task),
+                    [
+                        [
+                            write.idx,
+                            write.channel,
+                            write.value.kind,
+                            sp.encode(write.value.spans, 0),
+                            keys.encode_name(write.path),
+                            write.time_ms,
+                        ]
+                        for write in writes.values()
+                    ],
+                ]
+                for task, writes in tasks.items()
+            ]
+        )
+    )
+
+
+def decode_tasks(key: bytes, data: bytes) -> Tasks:
+    """Undo `encode_tasks`. Raises ChecksumError."""
+    try:
+        return {
+            keys.decode_name(task): {
+                idx: StoredWrite(idx, channel, Value(kind, sp.decode(data, 0)), keys.decode_name(path), time_ms)
+                for idx, channel, kind, data, path, time_ms in writes
+            }
+            for task, writes in parse(key, unpack(data))
+        }
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ChecksumError(f"row {key.hex()} is no write row: {error}") from error
+
+
+def merge_tasks(packed: Tasks, loose: Tasks) -> Tasks:
+    """Return both; a loose write wins over a packed one of the same task and idx."""
+    return {task: packed.get(task, {}) | loose.get(task, {}) for task in packed | loose}
+
+
+# --- queue --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A thread number that no name leads to: deleted, or being filled by a copy since a moment."""
+
+    thread: int
+    state: int
+    since_ms: int
+
+
+def enqueue(tx: WriteTransaction, queued: Queued) -> None:
+    """Store a queue row."""
+    put(tx, keys.queued(queued.thread), ormsgpack.packb([queued.state, queued.since_ms]))
+
+
+def load_queue(tx: ReadTransaction) -> list[Queued]:
+    """Return the queue, in the order of thread numbers."""
+    out: list[Queued] = []
+    for key, row in tx.scan(keys.QUEUE, keys.end_of(keys.QUEUE)):
+        match parse(key, unseal(key, row)):
+            case [int(state), int(since_ms)]:
+                out.append(Queued(int.from_bytes(key[-keys.THREAD_BYTES :], "big"), state, since_ms))
+            case _:
+                raise ChecksumError(f"row {key.hex()} is no queue row")
+    return out

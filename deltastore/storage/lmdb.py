@@ -1,0 +1,147 @@
+"""The embedded storage: an LMDB environment in a directory, one writer at a time over all processes.
+
+Imports the port, the transactions, the shared environments, the directory, the engine and the errors. The invariant: a
+handle stands for the store's directory, not for a file: it goes along when the environment moves, and opens its own in
+a forked child.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from deltastore.errors import ClosedError, InvalidInputError, StorageError
+from deltastore.storage import directory, engine, environment
+from deltastore.storage.engine import EngineError, translate
+from deltastore.storage.environment import SharedEnvironment
+from deltastore.storage.port import StorageInfo, SyncMode
+from deltastore.storage.transaction import LmdbReadTransaction, LmdbWriteTransaction, used_pages
+
+
+class LmdbStorage:
+    """A store in a directory, made if it isn't there. Thread-safe; usable in a forked child, which opens it anew.
+
+    Handles of one process on the same store share one environment, whatever path they were given; a handle that asks
+    for a weaker `sync` than it has gets the stronger one. `max_bytes` caps the map; without it the map grows.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> None:
+        """Open or make the store. Raises StorePathError, SyncModeError, StorageError, CorruptionError."""
+        if sync not in ("full", "meta", "none"):
+            raise InvalidInputError(f"sync is {sync!r}; expected 'full', 'meta' or 'none'")
+        if max_bytes is not None and max_bytes < environment.MIN_MAX_BYTES:
+            raise InvalidInputError(f"max_bytes is {max_bytes}; expected at least {environment.MIN_MAX_BYTES}")
+        self._root = Path(os.path.realpath(path))
+        self._closed = False
+        self.shared = _open_current(self._root, sync, max_bytes, create=True)
+        try:
+            with self.read():
+                pass  # follows a move, and finds damage now rather than later
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def location(self) -> str:
+        """The directory, for messages."""
+        return os.fspath(self._root)
+
+    def read(self) -> LmdbReadTransaction:
+        """Begin a read transaction. Raises ClosedError, StorageError."""
+        if self._closed:
+            raise self._closed_error()
+        return LmdbReadTransaction(self)
+
+    def write(self, threads: Sequence[int] = ()) -> LmdbWriteTransaction:
+        """Begin a write transaction, waiting for its turn; the names are ignored, for there is one writer at a time.
+
+        Raises ClosedError, StorageError; StoreFullError and RetryTransaction also later, as the transaction says.
+        """
+        if self._closed:
+            raise self._closed_error()
+        return LmdbWriteTransaction(self)
+
+    def info(self) -> StorageInfo:
+        """Return sizes, without reading payloads."""
+        with self.read() as transaction:
+            shared = transaction._shared
+            try:
+                used = used_pages(transaction._txn) * shared.page_bytes
+                readers = len(shared.env.readers().splitlines()) - 2  # without the heading and this transaction
+                file_bytes = (shared.path / directory.DATA_FILE).stat().st_size
+            except EngineError as error:
+                raise translate(error, shared.location) from error
+            except OSError as error:
+                raise engine.translate_os(error, shared.location) from error
+            return StorageInfo("lmdb", self.location, file_bytes, used, shared.map_bytes, readers)
+
+    def close(self) -> None:
+        """Give the environment back; closing twice is harmless. Transactions under way may end as usual."""
+        with environment.registry_lock():
+            if self._closed:
+                return
+            self._closed = True
+        environment.release(self.shared)
+
+    # Beginning a transaction, the rare ways.
+
+    def reopen(self, shared: SharedEnvironment) -> None:
+        """Make a handle usable whose environment had its gate shut."""
+        if self._closed:
+            raise self._closed_error()
+        if shared.inherited:
+            self._exchange(shared, _open_current(self._root, shared.sync, shared.max_bytes, create=False))
+        else:
+            shared.wait()
+
+    def follow(self, shared: SharedEnvironment, value: bytes) -> None:
+        """Go to the environment that a moved row names, after finishing the move for all."""
+        name = directory.moved_name(value, shared.location)
+        directory.check_named(self._root, name)
+        environment.name_current(shared, instead_of=shared.path.name, name=name)
+        # With the options of the environment left behind: another handle may have asked for more than this one.
+        self._exchange(shared, environment.acquire(self._root / name, shared.sync, shared.max_bytes))
+
+    def _exchange(self, old: SharedEnvironment, new: SharedEnvironment) -> None:
+        with environment.registry_lock():
+            unused = new
+            if self.shared is old and not self._closed:
+                self.shared, unused = new, old
+        environment.release(unused)
+
+    def recover(self, shared: SharedEnvironment, error: EngineError, attempt: int) -> None:
+        """Do what lets a transaction begin that the engine refused, or raise."""
+        if isinstance(error, engine.MapResizedError):
+            shared.adopt()
+            return
+        if isinstance(error, engine.ReadersFullError):
+            # Others may have cleaned up just before, so that nothing is left to clean and yet there is room.
+            if shared.env.reader_check() or attempt == 0:
+                return
+            raise StorageError(
+                f"{shared.location}: all {engine.MAX_READERS} reader slots are taken by living processes; end read "
+                "transactions, or use fewer at a time"
+            ) from error
+        raise translate(error, shared.location) from error
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"{self.location} was closed; open it again")
+
+
+def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: bool) -> SharedEnvironment:
+    """Open what `CURRENT` names; where there is none yet, make the first environment and name it."""
+    name = directory.current(root)
+    if name is not None:
+        directory.check_named(root, name)
+        return environment.acquire(root / name, sync, max_bytes)
+    if not create:
+        raise StorageError(f"{root} holds no store any more; close this handle")
+    directory.prepare(root)
+    first = directory.FIRST_ENVIRONMENT
+    shared = environment.acquire(root / first, sync, max_bytes)
+    try:
+        shared.make_durable()
+        environment.name_current(shared, instead_of=None, name=first)
+    except BaseException:
+        environment.release(shared)
+        raise
+    return shared

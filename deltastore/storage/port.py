@@ -1,0 +1,96 @@
+"""The storage port: ordered bytes in transactions, and nothing else.
+
+A storage knows no threads, checkpoints or formats. Keys are ordered bytewise, at most `MAX_KEY_BYTES` long.
+The invariant: a read transaction sees one moment; a write transaction happens wholly or not at all.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+MAX_KEY_BYTES = 511
+"""LMDB's limit, in bytes; every key of the format is far below it."""
+
+RESERVED_PREFIX = b"\0\0\0\0\0\0!"
+"""Keys that begin so belong to the storage itself: they are never put, and no scan of the layers above meets them."""
+
+SyncMode = Literal["full", "meta", "none"]
+"""What a finished write has survived: `full` a power cut; `meta` a crash of the process, and after a power cut
+perhaps all but the last commits; `none` a crash of the process only: after a power cut the store may be silently wrong."""
+
+Row = tuple[bytes, bytes]
+"""A key and its value."""
+
+
+class ReadTransaction(Protocol):
+    """One moment of the store. Used by one thread, and only inside its `with` block."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or None."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys, in their order."""
+
+    def seek_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[Row | None]:
+        """Return, for each (lower, upper), the first row with lower <= key < upper."""
+
+    def scan(self, lower: bytes, upper: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with lower <= key < upper, in key order or against it.
+
+        Lazy, and valid only inside the transaction; the range must not be written to meanwhile.
+        """
+
+
+class WriteTransaction(ReadTransaction, Protocol):
+    """A read transaction that sees its own writes, committed when its block ends without an error."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value under a key, in place of any earlier one."""
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key, and tell whether it was there."""
+
+    def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
+        """Remove the rows with lower <= key < upper, the first `limit` of them, and return how many went."""
+
+    def mint(self, key: bytes, count: int = 1) -> int:
+        """Return the first of `count` numbers that nobody got before from this counter (it starts at 1).
+
+        Numbers may be skipped, never given twice. The row under `key` belongs to the storage.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StorageInfo:
+    """What a storage says about itself. Sizes are in bytes."""
+
+    kind: str
+    location: str
+    file_bytes: int
+    used_bytes: int
+    map_bytes: int
+    readers: int
+
+
+class Storage(Protocol):
+    """A place for rows. Thread-safe; transactions are not."""
+
+    @property
+    def location(self) -> str:
+        """Where the rows are, for messages."""
+
+    def read(self) -> AbstractContextManager[ReadTransaction]:
+        """Begin a read transaction. Raises ClosedError, StorageError."""
+
+    def write(self, threads: Sequence[int] = ()) -> AbstractContextManager[WriteTransaction]:
+        """Begin a write transaction over the named threads' rows, waiting for its turn.
+
+        Storages with one writer at a time ignore the names. Raises ClosedError, StoreFullError, StorageError.
+        """
+
+    def info(self) -> StorageInfo:
+        """Return sizes, without reading payloads."""
+
+    def close(self) -> None:
+        """Release what is held; closing twice is harmless. Later transactions raise ClosedError."""

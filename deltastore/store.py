@@ -1,0 +1,382 @@
+"""Store, Thread, Checkpoint: what users of the native API hold.
+
+Imports log and below. The invariant: values handed out are fresh objects and values handed in are encoded before the call returns,
+so changing either later changes nothing stored; reading creates nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import PathLike, fspath
+from types import TracebackType
+from typing import Any, Self
+
+from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
+from deltastore.codec.strict import STRICT
+from deltastore.errors import (
+    CheckpointNotFoundError,
+    ClosedError,
+    InvalidIdError,
+    InvalidInputError,
+    ThreadNotFoundError,
+)
+from deltastore.log import keys, rows
+from deltastore.log.deleting import Collected
+from deltastore.log.engine import Entry, Log
+from deltastore.log.heads import DEFAULT_CACHE_BYTES
+from deltastore.log.intents import FoldWrite, WholeState, Writes
+from deltastore.log.pending import PutWrites
+from deltastore.log.putting import At, Put
+from deltastore.reducers import Reducer, default_for
+from deltastore.storage.port import Storage, StorageInfo, SyncMode
+
+MEMORY = ":memory:"
+"""The path of a store that lives in this process only, for tests and trials."""
+PAGE = 64
+"""Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One saved step of a thread. `id` is a ULID's text: later checkpoints of a thread have greater ids.
+
+    `parent_id` is the checkpoint it was put after (None: the first), also when that one is deleted since.
+    """
+
+    id: str
+    thread: str
+    namespace: str
+    parent_id: str | None
+    created_at: datetime
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """A value that a task sent to a channel and that no checkpoint has taken up yet."""
+
+    task: str
+    channel: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread as listed, without its values."""
+
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    checkpoints: int
+
+
+class Store:
+    """An open store. Thread-safe; a context manager. Usable in a forked child, which opens it anew.
+
+    >>> import deltastore
+    >>> with deltastore.open(":memory:") as store:
+    ...     thread = store.thread("user-42")
+    ...     first = thread.append({"messages": [{"role": "user", "content": "hi"}]})
+    ...     thread.append({"messages": [{"role": "assistant", "content": "hello"}]}).parent_id == first.id
+    ...     len(thread.state()["messages"]), len(thread.state(at=first)["messages"])
+    True
+    (2, 1)
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        snapshot_frequency: int | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        reducers: Iterable[Reducer] = (),
+        channels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a store over any storage; `deltastore.open` finds the storage for a path."""
+        self.log = Log(storage, snapshot_frequency=snapshot_frequency, cache_bytes=cache_bytes, reducers=reducers)
+        self._closed = False
+        self.configured = {
+            check_name(channel, "channel"): self.log.registry.number(reducer)
+            for channel, reducer in (channels or {}).items()
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<deltastore.Store {self.log.storage.location}>"
+
+    def close(self) -> None:
+        """Close the store; closing twice is harmless, later use raises ClosedError."""
+        self._closed = True
+        self.log.close()
+
+    def thread(self, name: str, *, namespace: str = "") -> "Thread":
+        """Return a thread by name. Nothing is created before its first checkpoint. Raises InvalidIdError, ClosedError."""
+        if self._closed:
+            raise ClosedError(f"{self.log.storage.location} was closed; open it again")
+        return Thread(self, check_name(name, "thread"), check_name(namespace, "namespace", empty=True))
+
+    def threads(self) -> Iterator[ThreadInfo]:
+        """Iterate over the threads that have checkpoints, the newest created first. Lazy; holds no transaction."""
+        for row in self.log.all_threads():
+            header = row.header
+            if header.checkpoints:
+                yield ThreadInfo(row.name, _when(header.created_ms), _when(header.updated_ms), header.checkpoints)
+
+    def delete(self, name: str) -> bool:
+        """Delete a thread with all its checkpoints; tell whether there was one. Its bytes go with the next compaction."""
+        return self.log.delete_thread(check_name(name, "thread"))
+
+    def copy(self, source: str, target: str) -> "Thread":
+        """Copy a thread under a new name. Raises ThreadNotFoundError, ThreadExistsError."""
+        self.log.copy_thread(check_name(source, "thread"), check_name(target, "thread"))
+        return self.thread(target)
+
+    def collect(self) -> Collected:
+        """Remove what an interrupted deletion or copy left behind. Deletions call it themselves."""
+        return self.log.collect()
+
+    def info(self) -> StorageInfo:
+        """Return sizes, without reading payloads."""
+        return self.log.storage.info()
+
+
+class Thread:
+    """A thread of a store, in one namespace. Thread-safe; holds no state, so any number may exist for one thread."""
+
+    def __init__(self, store: Store, name: str, namespace: str) -> None:
+        self._store = store
+        self._log = store.log
+        self.name = name
+        self.namespace = namespace
+
+    def __repr__(self) -> str:
+        return f"<deltastore.Thread {self.name!r} of {self._log.storage.location}>"
+
+    # --- writing
+
+    def append(
+        self,
+        writes: Mapping[str, Any],
+        *,
+        at: "Checkpoint | str | None" = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Put a checkpoint whose channels are the parent's with these writes folded in by each channel's reducer.
+
+        The parent is the latest checkpoint, or `at`: putting after an older one begins a branch. A channel that `open` gave no
+        reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced. Durable on return.
+        Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ContentionError.
+        """
+        cuts = self._cuts(writes)
+        folds = tuple(
+            FoldWrite(number, self._store.configured.get(name), default_for(writes[name]), value)
+            for (name, value), number in zip(cuts.items(), self._numbers(cuts), strict=True)
+        )
+        return self._put(Writes(folds), at, metadata)
+
+    def put_state(
+        self,
+        state: Mapping[str, Any],
+        *,
+        at: "Checkpoint | str | None" = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Put a checkpoint whose state is exactly this; the store finds what changed. Raises as `append` does."""
+        cuts = self._cuts(state)
+        by_number = dict(zip(self._numbers(cuts), cuts.values(), strict=True))
+        configured = {
+            number: self._store.configured[name]
+            for name, number in zip(cuts, by_number, strict=True)
+            if name in self._store.configured
+        }
+        return self._put(WholeState(by_number, configured), at, metadata)
+
+    def put_writes(
+        self, at: "Checkpoint | str", writes: Mapping[str, Any] | Iterable[tuple[str, Any]], *, task: str = ""
+    ) -> None:
+        """Keep the writes of a task for a checkpoint, until a later checkpoint takes them up.
+
+        They change no state. Of one task the first write in each place stays, so a retried task can put them again.
+        Raises EncodeError, CheckpointNotFoundError, FrontMismatchError, ContentionError.
+        """
+        pairs = list(writes.items() if isinstance(writes, Mapping) else writes)
+        cuts = [(check_name(name, "channel"), cut(value, STRICT, name)) for name, value in pairs]
+        numbers = self._log.names.numbers(keys.CHANNEL, [name for name, _ in cuts])
+        rows_ = [(idx, number, value) for idx, (number, (_, value)) in enumerate(zip(numbers, cuts, strict=True))]
+        id_ = self._id(at)
+        now = self._log.now_ms()
+        self._log.put_writes(
+            PutWrites(self.name, self.namespace, rows.NATIVE, id_, check_name(task, "task", empty=True), "", now, rows_, True)
+        )
+
+    def delete(self, at: "Checkpoint | str") -> None:
+        """Delete a checkpoint with its pending writes; its children read as before. Raises CheckpointNotFoundError."""
+        self._log.delete_checkpoint(self.name, self.namespace, self._id(at))
+
+    # --- reading
+
+    def state(self, at: "Checkpoint | str | None" = None, *, channels: Collection[str] | None = None) -> dict[str, Any]:
+        """Return the state of the latest checkpoint, or of `at`; only these channels if given.
+
+        Raises ThreadNotFoundError, CheckpointNotFoundError, BrokenChainError, ReducerMismatchError.
+        """
+        id_ = None if at is None else self._id(at)
+        reading = self._log.read(self.name, self.namespace, id_, channels=channels)
+        if reading is None:
+            raise self._missing(id_)
+        return reading.values(STRICT)
+
+    def latest(self) -> Checkpoint | None:
+        """Return the latest checkpoint, or None where the thread has none."""
+        return next(self.history(limit=1), None)
+
+    def checkpoint(self, id_: str) -> Checkpoint:
+        """Return a checkpoint by id. Raises CheckpointNotFoundError."""
+        entry = self._log.entry(self.name, self.namespace, self._id(id_))
+        if entry is None:
+            raise self._missing(id_)
+        return self._checkpoint(entry)
+
+    def history(
+        self, *, limit: int | None = None, before: "Checkpoint | str | None" = None
+    ) -> Iterator[Checkpoint]:
+        """Iterate over the checkpoints, the newest first, without reading their values.
+
+        Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells them apart.
+        """
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
+        return self._history(limit, None if before is None else self._id(before))
+
+    def _history(self, limit: int | None, before: str | None) -> Iterator[Checkpoint]:
+        left = limit
+        while left is None or left > 0:
+            page = self._log.page(self.name, self.namespace, before, PAGE if left is None else min(PAGE, left))
+            if not page:
+                return
+            for entry in page:
+                yield self._checkpoint(entry)
+            before = page[-1].id
+            if left is not None:
+                left -= len(page)
+
+    def writes(self, at: "Checkpoint | str") -> list[PendingWrite]:
+        """Return the pending writes of a checkpoint, ordered by task and place. Raises CheckpointNotFoundError."""
+        id_ = self._id(at)
+        if self._log.entry(self.name, self.namespace, id_) is None:
+            raise self._missing(id_)
+        return [
+            PendingWrite(write.task, write.channel, assemble(write.kind, write.blobs, STRICT))
+            for write in self._log.writes(self.name, self.namespace, id_)
+        ]
+
+    # --- helpers
+
+    def _put(
+        self, intent: Writes | WholeState, at: "Checkpoint | str | None", metadata: Mapping[str, Any] | None
+    ) -> Checkpoint:
+        now = self._log.now_ms()
+        described = encode_whole(dict(metadata or {}), STRICT, "metadata")
+        stored = self._log.put(
+            Put(
+                thread=self.name,
+                namespace=self.namespace,
+                front=rows.NATIVE,
+                id=None,
+                parent=At.LATEST if at is None else self._id(at),
+                must_exist=True,
+                time_ms=now,
+                root=None,
+                frame=None,
+                metadata=described,
+                intent=intent,
+                codec=STRICT,
+            )
+        )
+        return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, _when(now), STRICT.decode(described))
+
+    def _cuts(self, values: Mapping[str, Any]) -> dict[str, Cut]:
+        if not isinstance(values, Mapping):
+            raise InvalidInputError(f"expected a mapping of channels to values, not {type(values).__name__}")
+        return {check_name(name, "channel"): cut(value, STRICT, name) for name, value in values.items()}
+
+    def _numbers(self, names: Iterable[str]) -> list[int]:
+        return self._log.names.numbers(keys.CHANNEL, names)
+
+    def _id(self, at: "Checkpoint | str") -> str:
+        if isinstance(at, Checkpoint):
+            if (at.thread, at.namespace) != (self.name, self.namespace):
+                raise InvalidInputError(
+                    f"checkpoint {at.id} belongs to thread {at.thread!r}, namespace {at.namespace!r}; "
+                    f"this is thread {self.name!r}, namespace {self.namespace!r}"
+                )
+            return at.id
+        keys.encode_id(at)
+        return at
+
+    def _missing(self, id_: str | None) -> ThreadNotFoundError | CheckpointNotFoundError:
+        if id_ is None or self.latest() is None:
+            return ThreadNotFoundError(f"no thread {self.name!r} has checkpoints here; append one first, or see store.threads()")
+        return CheckpointNotFoundError(f"thread {self.name!r} has no checkpoint {id_!r}; see its history()")
+
+    def _checkpoint(self, entry: Entry) -> Checkpoint:
+        metadata = STRICT.decode(entry.record.metadata)
+        return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, _when(entry.record.time_ms), metadata)
+
+
+def open(
+    path: str | PathLike[str],
+    *,
+    snapshot_frequency: int | None = None,
+    sync: SyncMode = "full",
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
+    max_bytes: int | None = None,
+    reducers: Iterable[Reducer] = (),
+    channels: Mapping[str, str] | None = None,
+) -> Store:
+    """Open the store in a directory, making it if there is none; its parent directory must exist.
+
+    `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50), else for this
+    handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads. `max_bytes`: the most the file
+    may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name: replace, append, merge, upsert, or yours.
+    Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+    """
+    return Store(
+        open_storage(path, sync=sync, max_bytes=max_bytes),
+        snapshot_frequency=snapshot_frequency,
+        cache_bytes=cache_bytes,
+        reducers=reducers,
+        channels=channels,
+    )
+
+
+def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> Storage:
+    """Return the storage behind a path; `":memory:"` is one that lives in this process only."""
+    if fspath(path) == MEMORY:
+        from deltastore.storage.memory import MemoryStorage
+
+        return MemoryStorage()
+    from deltastore.storage.lmdb import LmdbStorage
+
+    return LmdbStorage(path, sync=sync, max_bytes=max_bytes)
+
+
+def check_name(name: str, what: str, *, empty: bool = False) -> str:
+    """Return a name of a thread, namespace, channel or task; any text up to 64 KiB. Raises InvalidIdError."""
+    if not isinstance(name, str):
+        raise InvalidIdError(f"a {what} id of type {type(name).__name__} ({name!r}); expected a str. Nothing is converted silently")
+    if not name and not empty:
+        raise InvalidIdError(f"an empty {what} id, which is most often an unset variable; name the {what}")
+    keys.encode_name(name)
+    return name
+
+
+def _when(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
