@@ -153,7 +153,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
 
     def _make_put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> Put:
         thread, namespace = _address(config)
-        parent = get_checkpoint_id(config)
+        parent = _id(config)
         if parent is not None:
             keys.encode_id(parent)
         keys.encode_id(checkpoint["id"])
@@ -222,15 +222,16 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> PutWrites:
         thread, namespace = _address(config)
-        id_ = get_checkpoint_id(config)
+        id_ = _id(config)
         if id_ is None:
             raise InvalidInputError("put_writes needs a config with a checkpoint_id; found none")
         keys.encode_id(id_)
         made: dict[int, tuple[int, int, Cut]] = {}
+        cuts = [cut(value, self._codec, channel) for channel, value in writes]
         numbers = self._log.names.numbers(keys.CHANNEL, [channel for channel, _ in writes])
-        for place, ((channel, value), number) in enumerate(zip(writes, numbers, strict=True)):
+        for place, ((channel, _), number, value) in enumerate(zip(writes, numbers, cuts, strict=True)):
             idx = WRITES_IDX_MAP.get(channel, place)
-            made[idx] = (idx, number, cut(value, self._codec, channel))
+            made[idx] = (idx, number, value)
         return PutWrites(
             thread,
             namespace,
@@ -259,7 +260,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         Raises BrokenChainError, ChecksumError, CodecMismatchError; nothing missing reads as empty.
         """
         thread, namespace = _address(config)
-        id_ = get_checkpoint_id(config)
+        id_ = _id(config)
         reading = self._log.read(thread, namespace, id_, with_writes=True)
         if reading is None:
             return None
@@ -304,7 +305,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
 
         Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as `get_tuple` does.
         """
-        limit_id = get_checkpoint_id(before) if before else None
+        limit_id = _id(before) if before else None
         left = limit
         for thread_id, thread in self._threads(config):
             for entry in self._entries(config, thread, limit_id):
@@ -334,17 +335,16 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             yield found
 
     def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
-        if config is None:
-            yield from ((row.name, row.name) for row in self._log.all_threads())
+        if config:
+            yield config["configurable"]["thread_id"], _address(config)[0]
         else:
-            thread_id = config["configurable"]["thread_id"]
-            yield thread_id, _thread_name(thread_id)
+            yield from ((row.name, row.name) for row in self._log.all_threads())
 
     def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
         """Iterate over a thread's checkpoints, namespaces merged by id."""
         namespace = config["configurable"].get("checkpoint_ns") if config else None
-        namespaces = self._log.namespaces(thread) if namespace is None else [str(namespace)]
-        id_ = get_checkpoint_id(config) if config else None
+        namespaces = self._log.namespaces(thread) if namespace is None else [namespace]
+        id_ = _id(config) if config else None
         if id_ is not None:
             found = [self._log.entry(thread, name, id_) for name in namespaces]
             yield from (entry for entry in found if entry is not None and (before is None or entry.id < before))
@@ -372,6 +372,11 @@ class DeltaSaver(BaseCheckpointSaver[str]):
 
 def _config(thread_id: Any, namespace: str, id_: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id_}}
+
+
+def _id(config: RunnableConfig) -> str | None:
+    """Return a config's checkpoint id; an empty one is none, as for other savers."""
+    return get_checkpoint_id(config) or None
 
 
 def _address(config: RunnableConfig) -> tuple[str, str]:

@@ -49,6 +49,14 @@ class Pending:
     numbers: dict[bytes, int] = field(default_factory=dict)
     bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
+    def below(self, next_chunk: int) -> "Pending":
+        """Return what a snapshot with this next chunk number holds: another thread may have put and kept more since.
+
+        Numbers from there on are the ones that a put in the making gives its own new chunks, and shifts.
+        """
+        numbers = {blob: number for blob, number in self.numbers.items() if number < next_chunk}
+        return Pending(self.collected, numbers, {n: bases for n, bases in self.bases.items() if n < next_chunk})
+
     def weight(self) -> int:
         """Return about what it holds, in bytes."""
         return sum(map(len, self.numbers)) + BLOB_OVERHEAD_BYTES * len(self.numbers) + ENTRY_OVERHEAD_BYTES
@@ -77,15 +85,15 @@ class HeadCache:
             return
         self._put((thread, namespace), head)
 
-    def pending(self, thread: int, namespace: int, id_: str, collected: int) -> Pending | None:
-        """Return the cached pending writes of a checkpoint id."""
+    def pending(self, thread: int, namespace: int, id_: str, collected: int, next_chunk: int) -> Pending | None:
+        """Return the cached pending writes of a checkpoint id, as far as a snapshot with this next chunk number has them."""
         found = self._get((thread, namespace, id_))
-        return found if isinstance(found, Pending) and found.collected == collected else None
+        return found.below(next_chunk) if isinstance(found, Pending) and found.collected == collected else None
 
     def keep_pending(self, thread: int, namespace: int, id_: str, pending: Pending) -> None:
         """Keep the pending writes of a checkpoint id, beside those that other tasks put meanwhile."""
-        earlier = self.pending(thread, namespace, id_, pending.collected)
-        if earlier is not None:
+        earlier = self._get((thread, namespace, id_))
+        if isinstance(earlier, Pending) and earlier.collected == pending.collected:
             numbers, bases = earlier.numbers | pending.numbers, earlier.bases | pending.bases
             pending = Pending(pending.collected, numbers, bases)
         self._put((thread, namespace, id_), pending)

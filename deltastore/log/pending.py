@@ -65,10 +65,10 @@ def prepare(tx: ReadTransaction, put: PutWrites, heads: HeadCache) -> PreparedWr
     chunk_bases: dict[int, tuple[int, ...]] = {}
     tip = None
     if thread is not None and namespace is not None:
-        earlier = heads.pending(thread, namespace.number, put.id, collected)
+        earlier = heads.pending(thread, namespace.number, put.id, collected, bases[0])
         if earlier is not None:
-            numbers, chunk_bases = dict(earlier.numbers), dict(earlier.bases)
-        tip = heads.head(thread, namespace.number, collected)
+            numbers, chunk_bases = earlier.numbers, earlier.bases
+        tip = heads.head(thread, namespace.number, collected, namespace.tip)  # the snapshot's: the cache may be ahead of it
     new = NewChunks(bases[0])
     values: list[rec.Value] = []
     for _, channel, cut in put.writes:
@@ -105,6 +105,8 @@ class AppliedWrites:
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:
     """Store prepared writes; return why they must be prepared again, or None where all of them were there already."""
     put = prepared.put
+    if not put.writes:
+        return None
     name = keys.encode_name(put.thread)
     if names.find(tx, keys.THREAD, name) != prepared.thread:
         return "the thread was created, deleted or replaced meanwhile"

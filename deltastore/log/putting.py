@@ -128,13 +128,13 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         parent_depth=parent.head.depth if parent.head else 0,
         snapshot_frequency=context.snapshot_frequency,
     )
+    next_chunk = (header.next_chunk[0], header.next_chunk[1]) if header else (1, 1)
     known: Mapping[bytes, int] = {}
     pending_bases: Mapping[int, tuple[int, ...]] = {}
     if namespace is not None and parent.id is not None:
-        pending = context.heads.pending(view.thread, namespace.number, parent.id, collected)
+        pending = context.heads.pending(view.thread, namespace.number, parent.id, collected, next_chunk[0])
         if pending is not None:
             known, pending_bases = pending.numbers, pending.bases
-    next_chunk = tuple(header.next_chunk) if header else (1, 1)
     draft = _Draft(view, parent.head, known, next_chunk, put.codec, context.registry)
     draft.bases |= pending_bases
     head, ops, order = draft.resolve(put.intent, decision)
@@ -153,7 +153,7 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         ops,
         order,
         tuple(head.seeds.items()),
-        (next_chunk[0], next_chunk[1]),
+        next_chunk,
     )
     made = [chunks.row(draft.bases) for chunks in draft.new]
     for row in made[:1]:

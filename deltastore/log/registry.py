@@ -22,6 +22,11 @@ class Registry:
                 raise InvalidInputError(f"two reducers are named {reducer.name!r}")
             self._registered[reducer.name] = reducer
 
+    @property
+    def registered(self) -> list[rd.Reducer]:
+        """The user's reducers."""
+        return list(self._registered.values())
+
     def number(self, name: str) -> int:
         """Return the number of a built-in or registered reducer. Raises InvalidInputError."""
         if name in rd.BUILT_IN:

@@ -1,0 +1,33 @@
+"""What a result must say about where it was measured."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+ENGINE_DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint", "langchain-core", "lmdb", "ormsgpack", "zstandard")
+
+
+def describe_machine() -> dict[str, str]:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": f"{os.cpu_count()} x {_processor()}",
+        "memory": f"{memory_gib:.1f} GiB",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown processor"
+
+
+def distribution_versions(distributions: Iterable[str]) -> dict[str, str]:
+    names = sorted({*distributions, *ENGINE_DISTRIBUTIONS})
+    return {name: importlib.metadata.version(name) for name in names}

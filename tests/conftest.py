@@ -1,0 +1,86 @@
+"""Profiles, seeds, and stores that are checked when a test ends."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import deltastore
+from deltastore import Store, check
+from deltastore.storage.memory import MemoryStorage
+
+SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+"""Real transcripts, beside the project where they are at hand; tests that need them skip elsewhere."""
+
+MACHINE_STEPS = {"quick": 2_000, "ci": 50_000, "deep": 1_000_000}
+"""Steps that each profile gives to the state machines, in all."""
+STEPS_PER_EXAMPLE = 50
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--profile", default="quick", choices=sorted(MACHINE_STEPS), help="how long property tests search")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    profile = config.getoption("--profile")
+    for name, steps in MACHINE_STEPS.items():
+        settings.register_profile(
+            name,
+            max_examples=max(100, steps // 100),
+            deadline=None,  # a timed assertion would fail on a busy machine
+            print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        )
+    settings.load_profile(profile)
+    if config.getoption("--hypothesis-seed", default=None) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    profile = config.getoption("--profile")
+    seed = config.getoption("--hypothesis-seed", default="unknown")
+    return f"profile: {profile} ({MACHINE_STEPS[profile]} machine steps), --hypothesis-seed={seed}"
+
+
+OpenStore = Callable[..., Store]
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+    """Open the test's one store, as often as wanted, on each storage; at the end it is checked."""
+    memory = MemoryStorage()
+    opened: list[Store] = []
+
+    def open_(**options: Any) -> Store:
+        if request.param == "memory":
+            store = Store(memory, **options)
+        else:
+            store = deltastore.open(tmp_path / "store.ds", **options)
+        opened.append(store)
+        return store
+
+    yield open_
+    reducers = [reducer for store in opened for reducer in store.log.registry.registered]
+    for store in opened if request.param == "lmdb" else ():
+        store.close()
+    if opened:
+        with open_(reducers={reducer.name: reducer for reducer in reducers}.values()) as store:
+            report = check(store)
+        assert report.ok, report.problems
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    """An open store on each storage."""
+    return open_store()
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real transcripts; the test is skipped where it is missing."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the real transcripts aren't beside the project")
+    return SHARED_DATA

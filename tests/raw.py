@@ -1,0 +1,82 @@
+"""What the tests do behind the store's back: rows as stored, and storages that another writer gets into the middle of."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltastore import Store, Thread
+from deltastore.storage import ReadTransaction, RetryTransaction, Storage, StorageInfo, WriteTransaction
+
+EVERYTHING = (b"", b"\xff" * 8)
+
+
+def rows_of(storage: Storage) -> dict[bytes, bytes]:
+    """Return all rows, sealed as they are."""
+    with storage.read() as tx:
+        return dict(tx.scan(*EVERYTHING))
+
+
+def put_raw(storage: Storage, key: bytes, row: bytes | None) -> None:
+    """Store a row as it is, or remove it."""
+    with storage.write() as tx:
+        if row is None:
+            tx.delete(key)
+        else:
+            tx.put(key, row)
+
+
+def states(thread: Thread) -> dict[str, dict[str, Any]]:
+    """Return all checkpoints of a thread with their states, the newest first."""
+    return {checkpoint.id: thread.state(at=checkpoint) for checkpoint in thread.history()}
+
+
+def everything(store: Store) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """Return all that a store's main namespaces hold: thread → checkpoint → state, metadata, parent, writes."""
+    return {
+        found.name: {
+            checkpoint.id: (
+                store.thread(found.name).state(at=checkpoint),
+                checkpoint.metadata,
+                checkpoint.parent_id,
+                store.thread(found.name).writes(checkpoint),
+            )
+            for checkpoint in store.thread(found.name).history()
+        }
+        for found in store.threads()
+    }
+
+
+@dataclass
+class Interrupted:
+    """A storage in which something happens once: just after a snapshot was taken, or in place of a commit."""
+
+    inner: Storage
+    after_snapshot: list[Callable[[], object]] = field(default_factory=list)
+    retries: int = 0
+
+    @property
+    def location(self) -> str:
+        return self.inner.location
+
+    @contextmanager
+    def read(self) -> Iterator[ReadTransaction]:
+        with self.inner.read() as tx:
+            tx.get(b"\0")  # the snapshot is taken
+            if self.after_snapshot:
+                self.after_snapshot.pop()()
+            yield tx
+
+    @contextmanager
+    def write(self, threads: Any = ()) -> Iterator[WriteTransaction]:
+        with self.inner.write(threads) as tx:
+            yield tx
+            if self.retries:
+                self.retries -= 1
+                raise RetryTransaction("the map has grown; run it again")
+
+    def info(self) -> StorageInfo:
+        return self.inner.info()
+
+    def close(self) -> None:
+        self.inner.close()
