@@ -43,6 +43,8 @@ class Reducer:
             raise InvalidInputError(f"a reducer can't be named {self.name!r}: empty, with NUL, or a built-in's name")
         if type(self.version) is not int or self.version < 1:
             raise InvalidInputError(f"reducer {self.name!r}: version {self.version!r}; expected an int from 1 on")
+        if not callable(self.fold) or not callable(self.initial):
+            raise InvalidInputError(f"reducer {self.name!r}: fold and initial must be callable")
 
     def fold_all(self, value: Any, writes: Sequence[Any], *, present: bool) -> Any:
         """Fold writes onto a value, or onto the initial one where there is none."""
@@ -94,24 +96,21 @@ def _upsert(base: list[int], write: Sequence[int], blob_of: BlobOf) -> list[int]
             base, blobs = [], blobs[place + 1 :]
             break
     merged = list(base)
-    places: dict[Any, int] = {}
-    for place, number in enumerate(merged):
-        found = strict.element_id(blob_of(number))
-        if found is not None:
-            places[found] = place
-    removed: set[int] = set()
+    ids = [strict.element_id(blob_of(number)) for number in merged]
+    places = {found: place for place, found in enumerate(ids) if found is not None}
+    removed: set[Any] = set()
     for number, blob in blobs:
         if blob[0] == bl.STRICT_REMOVAL:
-            place_of = places.get(strict.removal_id(blob))
-            if place_of is not None:
-                removed.add(place_of)
+            if strict.removal_id(blob) in places:
+                removed.add(strict.removal_id(blob))
             continue
         found = strict.element_id(blob)
-        if found is None or found not in places:
-            if found is not None:
-                places[found] = len(merged)
-            merged.append(number)
-        else:
-            removed.discard(places[found])
+        if found is not None and found in places:
+            removed.discard(found)
             merged[places[found]] = number
-    return [number for place, number in enumerate(merged) if place not in removed]
+            continue
+        if found is not None:
+            places[found] = len(merged)
+        merged.append(number)
+        ids.append(found)
+    return [number for number, found in zip(merged, ids, strict=True) if found is None or found not in removed]

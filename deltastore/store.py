@@ -207,13 +207,13 @@ class Thread:
         Raises EncodeError, CheckpointNotFoundError, FrontMismatchError, ContentionError.
         """
         pairs = list(writes.items() if isinstance(writes, Mapping) else writes)
-        cuts = [(check_name(name, "channel"), cut(value, STRICT, name)) for name, value in pairs]
-        numbers = self._log.names.numbers(keys.CHANNEL, [name for name, _ in cuts])
-        rows_ = [(idx, number, value) for idx, (number, (_, value)) in enumerate(zip(numbers, cuts, strict=True))]
+        cuts = [
+            (idx, check_name(name, "channel"), cut(value, STRICT, name)) for idx, (name, value) in enumerate(pairs)
+        ]
         id_ = self._id(at)
         now = self._log.now_ms()
         self._log.put_writes(
-            PutWrites(self.name, self.namespace, rows.NATIVE, id_, check_name(task, "task", empty=True), "", now, rows_, True)
+            PutWrites(self.name, self.namespace, rows.NATIVE, id_, check_name(task, "task", empty=True), "", now, cuts, True)
         )
 
     def delete(self, at: "Checkpoint | str") -> None:

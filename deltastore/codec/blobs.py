@@ -166,7 +166,7 @@ def wrong_tag(tag: int, codec: Codec) -> CodecMismatchError:
 
 def _located(error: Exception, value: Any, codec: Codec, channel: str) -> EncodeError:
     """Name the smallest part of a value that the codec refuses."""
-    path, part = _locate(value, codec.encode, 0)
+    path, part, error = _locate(value, codec, 0, error)
     reason = f"{type(error).__name__}: {error}" if not isinstance(error, EncodeError) else str(error)
     where = f"{channel}{path}" if path else channel
     return EncodeError(
@@ -177,8 +177,12 @@ def _located(error: Exception, value: Any, codec: Codec, channel: str) -> Encode
     )
 
 
-def _locate(value: Any, encode: Callable[[Any], object], depth: int) -> tuple[str, Any]:
+def _locate(value: Any, codec: Codec, depth: int, error: Exception) -> tuple[str, Any, Exception]:
+    """Return path, part, and what the codec says of that part; `error` is what it said of the whole."""
     children: Iterable[tuple[str, Any]] = ()
+    encode: Callable[[Any], object] = codec.encode
+    if depth == 0 and codec.elementwise and type(value) is list:  # an order to an upsert may stand here, and only here
+        encode = lambda element: codec.encode_elements([element])  # noqa: E731
     if depth < MAX_LOCATE_DEPTH:
         if isinstance(value, dict):
             children = ((f"[{key!r}]", item) for key, item in value.items())
@@ -187,7 +191,7 @@ def _locate(value: Any, encode: Callable[[Any], object], depth: int) -> tuple[st
     for step, child in children:
         try:
             encode(child)
-        except Exception:
-            path, part = _locate(child, encode, depth + 1)
-            return step + path, part
-    return "", value
+        except Exception as raised:
+            path, part, error = _locate(child, codec, depth + 1, raised)
+            return step + path, part, error
+    return "", value, error

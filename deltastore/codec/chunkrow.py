@@ -6,8 +6,10 @@ predecessor. Pure; imports primitives and errors. The invariant: the head alone 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from deltastore.codec.primitives import (
+    MAX_EXPANSION,
     PACK_LEVEL,
     ROW_LEVEL,
     Reader,
@@ -17,7 +19,7 @@ from deltastore.codec.primitives import (
     put_varint,
     unpack,
 )
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, EncodeError
 
 ROW_KIND = 2
 MIN_BASED_BYTES = 8192
@@ -26,8 +28,8 @@ MAX_BASED_SHARE = 0.25
 """A based frame must be shorter than this share of its payload, or the chunk is stored whole."""
 MAX_DEPTH = 8
 """How many bases stand behind a based chunk at most: each is one more row to read."""
-MAX_RUNS = 1 << 24
-"""What a row may claim, in runs or chunks: a damaged count must not ask for all memory."""
+MAX_CHUNKS_PER_ROW = 1 << 24
+"""What a row may hold, in chunks: a damaged count must not ask for all memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,12 @@ def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int]) 
 
 
 def encode_body(row: ChunkRow, *, packing: bool = False) -> bytes:
-    """Return the packed body of a row: tags, lengths and payloads of the whole chunks. It doesn't depend on the numbers."""
+    """Return the packed body of a row: tags, lengths and payloads of the whole chunks. It doesn't depend on the numbers.
+
+    Raises EncodeError beyond what can be read again.
+    """
+    if len(row.numbers) > MAX_CHUNKS_PER_ROW:
+        raise EncodeError(f"{len(row.numbers)} new elements in one checkpoint; the limit is {MAX_CHUNKS_PER_ROW}")
     lengths = bytearray()
     blobs = [row.whole[number] for number in row.numbers if number in row.whole]
     for blob in blobs:
@@ -135,37 +142,43 @@ def decode_head(data: bytes, last: int) -> Head:
     reader = Reader(data)
     if reader.take(1)[0] != ROW_KIND:
         raise ChecksumError(f"malformed chunk row up to {last}: kind {data[0]} where {ROW_KIND} was expected")
-    numbers: list[int] = []
-    below = last + 1
-    for _ in range(_bounded(reader.varint(), last)):
-        skipped, length = reader.varint(), _bounded(reader.varint(), last)
-        top = below - skipped
-        if length == 0 or top - length < 0:
-            raise ChecksumError(f"malformed chunk row up to {last}: a run of {length} below {top}")
-        numbers.extend(range(top - 1, top - length - 1, -1))
-        below = top - length
-    if not numbers:
-        raise ChecksumError(f"malformed chunk row up to {last}: it holds no number")
-    numbers.reverse()
+    numbers = _decode_runs(reader, last)
     if reader.varint() != 0:
         raise ChecksumError(f"chunk row up to {last} was written with a dictionary, which this release doesn't read")
     entries: list[tuple[int, tuple[int, ...], int, int]] = []
-    for _ in range(_bounded(reader.varint(), last)):
+    lowest = 0
+    for _ in range(reader.varint()):
         place, depth = reader.varint(), reader.varint()
-        if place >= len(numbers) or not 1 <= depth <= MAX_DEPTH:
+        if not lowest <= place < len(numbers) or not 1 <= depth <= MAX_DEPTH:
             raise ChecksumError(f"malformed chunk row up to {last}: based chunk {place} at depth {depth}")
-        bases = tuple(numbers[place] - reader.varint() for _ in range(depth))
-        entries.append((numbers[place], bases, reader.varint(), reader.varint()))
+        lowest = place + 1
+        number = numbers[place]
+        bases = tuple(number - reader.varint() for _ in range(depth))
+        if not all(own > base > 0 for own, base in pairwise((number, *bases))):  # a base is older, so none stands on itself
+            raise ChecksumError(f"malformed chunk row up to {last}: chunk {number} stands on {bases}")
+        entries.append((number, bases, reader.varint(), reader.varint()))
     body = reader.take(reader.varint())
     based = {number: Based(bases, plain, reader.take(size)) for number, bases, plain, size in entries}
     reader.finish()
     return Head(tuple(numbers), based, body)
 
 
-def _bounded(number: int, last: int) -> int:
-    if number > MAX_RUNS:
-        raise ChecksumError(f"malformed chunk row up to {last}: a count of {number}")
-    return number
+def _decode_runs(reader: Reader, last: int) -> list[int]:
+    """Return the numbers held, ascending. Each has a byte at least in the body, which bounds what a row can claim."""
+    limit = min(MAX_CHUNKS_PER_ROW, reader.end * MAX_EXPANSION)
+    numbers: list[int] = []
+    below = last + 1
+    for run in range(reader.varint()):
+        skipped, length = reader.varint(), reader.varint()
+        top = below - skipped
+        if length == 0 or length >= top or len(numbers) + length > limit or (run == 0 and skipped):
+            raise ChecksumError(f"malformed chunk row up to {last}: a run of {length} below {top}")
+        numbers.extend(range(top - 1, top - length - 1, -1))
+        below = top - length
+    if not numbers:
+        raise ChecksumError(f"malformed chunk row up to {last}: it holds no number")
+    numbers.reverse()
+    return numbers
 
 
 def decode_row(data: bytes, last: int) -> ChunkRow:

@@ -8,12 +8,14 @@ import threading
 import xxhash
 import zstandard
 
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, EncodeError
 
 SEAL_BYTES = 8
 MAX_VARINT_BYTES = 10
 MAX_PLAIN_BYTES = 1 << 31
 """What one compressed part may grow to, in bytes: a damaged size must not ask for all memory."""
+MAX_EXPANSION = 1 << 15
+"""How many bytes one byte of zstd can stand for: a block takes 4 bytes at least and gives 128 KB at most."""
 MIN_COMPRESSED_BYTES = 64
 """Shorter parts are stored plain: a zstd frame costs 13 bytes."""
 ROW_LEVEL = 3
@@ -124,10 +126,16 @@ def compress(data: bytes, level: int) -> bytes:
 
 def decompress(frame: bytes) -> bytes:
     """Undo `compress`. Raises ChecksumError."""
+    return _decompress(_engines.decompressor, frame)
+
+
+def _decompress(decompressor: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
+    """Decompress a frame, once what it claims to hold is known to be possible."""
     try:
-        if zstandard.frame_content_size(frame) > MAX_PLAIN_BYTES:
-            raise ChecksumError(f"malformed row: a frame claims more than {MAX_PLAIN_BYTES} bytes")
-        return _engines.decompressor.decompress(frame)
+        claimed = zstandard.frame_content_size(frame)
+        if claimed > min(MAX_PLAIN_BYTES, len(frame) * MAX_EXPANSION):
+            raise ChecksumError(f"malformed row: a frame of {len(frame)} bytes claims to hold {claimed}")
+        return decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ChecksumError(f"malformed row: {error}") from error
 
@@ -144,20 +152,17 @@ def compress_against(data: bytes, base: bytes) -> bytes:
 
 def decompress_against(frame: bytes, base: bytes, plain_bytes: int) -> bytes:
     """Undo `compress_against`. Raises ChecksumError."""
-    if plain_bytes > MAX_PLAIN_BYTES:
-        raise ChecksumError(f"malformed row: a frame claims more than {MAX_PLAIN_BYTES} bytes")
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    try:
-        data = zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31).decompress(frame)
-    except zstandard.ZstdError as error:
-        raise ChecksumError(f"malformed row: {error}") from error
+    data = _decompress(zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31), frame)
     if len(data) != plain_bytes:
         raise ChecksumError(f"malformed row: {len(data)} bytes where {plain_bytes} were stated")
     return data
 
 
 def pack(data: bytes, level: int = ROW_LEVEL) -> bytes:
-    """Return the data behind a byte of method, compressed where that is shorter."""
+    """Return the data behind a byte of method, compressed where that is shorter. Raises EncodeError."""
+    if len(data) > MAX_PLAIN_BYTES:  # it couldn't be read again
+        raise EncodeError(f"{len(data)} bytes in one row; the limit is {MAX_PLAIN_BYTES}. Put them in several checkpoints")
     if len(data) >= MIN_COMPRESSED_BYTES:
         frame = compress(data, level)
         if len(frame) < len(data):

@@ -7,6 +7,7 @@ Pure; imports spans, primitives and errors. The invariant: in memory all chunk n
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import ormsgpack
@@ -14,10 +15,11 @@ import ormsgpack
 from deltastore import ulid as ulids
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import PACK_LEVEL, Reader, pack, put_varint, unpack
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, EncodeError
 
 RECORD_KIND, PACK_KIND = 1, 3
 ANCHOR, HIDDEN, PARENT_MISSING = 1, 2, 4
+_ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING
 OPAQUE, LIST, DICT = 0, 1, 2
 SET, PATCH, FOLD, DROP = 0, 1, 2, 3
 SERIES = 2
@@ -25,6 +27,8 @@ SERIES = 2
 VERSIONS_CHANNEL, SEEN_CHANNEL = 1, 2
 FIRST_CHANNEL = 16
 """Smaller channel numbers are reserved for hidden channels."""
+MAX_INTERNED = 1 << 32
+"""Numbers of channels and reducers are smaller: a damaged one must not overflow a key."""
 
 
 def series_of(channel: int) -> int:
@@ -111,8 +115,11 @@ class Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the packed body of a record; shifts come before it, see `encode_row`."""
-    return pack(ormsgpack.packb(_fields(record)))
+    """Return the packed body of a record; shifts come before it, see `encode_row`. Raises EncodeError."""
+    try:
+        return pack(ormsgpack.packb(_fields(record)))
+    except TypeError as error:  # all else was encoded before
+        raise EncodeError(f"an id of a checkpoint, its parent or its root can't be stored: {error}") from error
 
 
 def encode_row(body: bytes, shifts: Sequence[int]) -> bytes:
@@ -183,46 +190,85 @@ def _op_fields(op: Op, bases: tuple[int, int]) -> list[Any]:
 
 def _parse(fields: Any) -> Record:
     """Build a record from its fields. Raises ChecksumError where they aren't what the format says."""
-    try:
-        flags, id_, parent_id, parent, depth, time_ms, root, frame, metadata, ops, order, seeds, bases = fields
-        value_base, version_base = bases
-        own_id = unpack_id(id_)
-        if own_id is None or not isinstance(metadata, bytes) or not isinstance(flags, int):
-            raise ChecksumError("malformed record: id, flags or metadata missing")
-        if parent is not None and (not isinstance(parent, bytes) or len(parent) != ulids.ULID_BYTES):
-            raise ChecksumError("malformed record: its parent is no ULID")
-        return Record(
-            flags,
-            own_id,
-            unpack_id(parent_id),
-            parent,
+    match fields:
+        case [
+            int(flags),
+            bytes() | str() as id_,
+            parent_id,
+            bytes() | None as parent,
             int(depth),
             int(time_ms),
-            unpack_id(root),
-            frame,
-            metadata,
-            tuple(_parse_op(op, (value_base, version_base)) for op in ops),
-            None if order is None else tuple(order),
-            tuple((channel, distance) for channel, distance in seeds),
-            (value_base, version_base),
-        )
-    except (TypeError, ValueError, LookupError) as error:
-        raise ChecksumError(f"malformed record: {error}") from error
+            root,
+            bytes() | None as frame,
+            bytes(metadata),
+            list(ops),
+            list() | None as order,
+            list(seeds),
+            [int(value_base), int(version_base)],
+        ] if 0 <= flags <= _ALL_FLAGS and depth >= 0 and (parent is None or len(parent) == ulids.ULID_BYTES):
+            bases = (value_base, version_base)
+            if not all(0 <= base <= sp.MAX_NUMBER for base in bases):
+                raise ChecksumError(f"malformed record: bases {bases}")
+            return Record(
+                flags,
+                unpack_id(id_) or "",
+                unpack_id(parent_id),
+                parent,
+                depth,
+                time_ms,
+                unpack_id(root),
+                frame,
+                metadata,
+                tuple(_parse_op(op, bases) for op in ops),
+                None if order is None else tuple(map(_parse_number, order)),
+                tuple(map(_parse_seed, seeds)),
+                bases,
+            )
+    raise ChecksumError("malformed record: its fields aren't those of a record")
 
 
-def _parse_op(fields: list[Any], bases: tuple[int, int]) -> Op:
-    channel, code, *rest = fields
-    base = bases[series_of(channel)]
+def _parse_op(fields: Any, bases: tuple[int, int]) -> Op:
+    match fields:
+        case [int(channel), int(code), *rest] if 0 < channel < MAX_INTERNED:
+            base = bases[series_of(channel)]
+        case _:
+            raise ChecksumError(f"malformed record: an op of type {type(fields).__name__} names no channel")
     match code, rest:
-        case 0, [int(reducer), int(kind), bytes(data)] if kind in (OPAQUE, LIST, DICT):
-            return Set(channel, reducer, Value(kind, sp.decode(data, base)))
-        case 1, [int(place), int(removed), bytes(data)]:
+        case 0, [int(reducer), kind, data] if 0 <= reducer < MAX_INTERNED:
+            return Set(channel, reducer, _parse_value(kind, data, base))
+        case 1, [int(place), int(removed), bytes(data)] if place >= 0 and removed >= 0:
             return Patch(channel, place, removed, sp.decode(data, base))
-        case 2, [int(reducer), *writes]:
-            return Fold(channel, reducer, tuple(Value(kind, sp.decode(data, base)) for kind, data in writes))
+        case 2, [int(reducer), _, *_] if 0 <= reducer < MAX_INTERNED:
+            return Fold(channel, reducer, tuple(_parse_write(write, base) for write in rest[1:]))
         case 3, []:
             return Drop(channel)
     raise ChecksumError(f"malformed record: op {code} of channel {channel}")
+
+
+def _parse_value(kind: Any, data: Any, base: int) -> Value:
+    if kind not in (OPAQUE, LIST, DICT) or not isinstance(data, bytes):
+        raise ChecksumError(f"malformed record: a value of kind {kind}")
+    return Value(kind, sp.decode(data, base))
+
+
+def _parse_write(fields: Any, base: int) -> Value:
+    match fields:
+        case [kind, data]:
+            return _parse_value(kind, data, base)
+    raise ChecksumError("malformed record: a write that is no value")
+
+
+def _parse_number(number: Any) -> int:
+    if not isinstance(number, int):
+        raise ChecksumError(f"malformed record: a channel of type {type(number).__name__}")
+    return number
+
+
+def _parse_seed(fields: Any) -> tuple[int, int]:
+    match fields:
+        case [int(channel), int(distance)]:
+            return channel, distance
+    raise ChecksumError("malformed record: a seed that is no channel and distance")
 
 
 def pack_id(text: str | None) -> bytes | str | None:
@@ -280,6 +326,8 @@ def decode_row(data: bytes, last: bytes) -> RecordRow:
     match reader.take(1)[0]:
         case 1:
             shifts = (reader.varint(), reader.varint())
+            if max(shifts) > sp.MAX_NUMBER:
+                raise ChecksumError(f"malformed record row: shifts {shifts}")
             record = shifted(_parse(_unpackb(unpack(data[reader.place :]))), shifts)
             return RecordRow(False, (last,), (record,), {})
         case 3:
@@ -290,17 +338,34 @@ def decode_row(data: bytes, last: bytes) -> RecordRow:
 
 def _decode_pack(data: bytes, reader: Reader, last: bytes) -> RecordRow:
     count = reader.varint()
-    try:
-        joined, columns, writes = _unpackb(unpack(data[reader.place :]))
-        size = ulids.ULID_BYTES
-        members = tuple(joined[start : start + size] for start in range(0, len(joined), size))
-        records = tuple(_parse(list(fields)) for fields in zip(*columns, strict=True))
-        packed_writes = {unpack_id(id_) or "": {bytes(task): bytes(row) for task, row in tasks} for id_, tasks in writes}
-    except (TypeError, ValueError) as error:
-        raise ChecksumError(f"malformed record pack: {error}") from error
+    match _unpackb(unpack(data[reader.place :])):
+        case [bytes(joined), list(columns), list(writes)] if all(
+            isinstance(column, list) and len(column) == count for column in columns
+        ):
+            size = ulids.ULID_BYTES
+            members = tuple(joined[start : start + size] for start in range(0, len(joined), size))
+            records = tuple(_parse(fields) for fields in zip(*columns, strict=True))
+        case _:
+            raise ChecksumError(f"malformed record pack: its columns aren't those of {count} records")
     if not len(members) == len(records) == count or count < 2 or members[-1] != last:
         raise ChecksumError(f"malformed record pack: {len(records)} records where {count} were stated")
-    return RecordRow(True, members, records, packed_writes)
+    if any(earlier >= later for earlier, later in pairwise(members)):
+        raise ChecksumError("malformed record pack: its records aren't in the order of their ULIDs")
+    return RecordRow(True, members, records, dict(map(_parse_writes, writes)))
+
+
+def _parse_writes(fields: Any) -> tuple[str, dict[bytes, bytes]]:
+    match fields:
+        case [bytes() | str() as id_, list(tasks)]:
+            rows: dict[bytes, bytes] = {}
+            for task in tasks:
+                match task:
+                    case [bytes(hashed), bytes(row)]:
+                        rows[hashed] = row
+                    case _:
+                        raise ChecksumError("malformed record pack: writes that aren't bytes")
+            return unpack_id(id_) or "", rows
+    raise ChecksumError("malformed record pack: writes without a checkpoint")
 
 
 def _unpackb(data: bytes) -> Any:

@@ -14,6 +14,8 @@ Spans = tuple[Span, ...]
 
 MAX_CHUNKS = 1 << 32
 """What a value may have, in chunks: a damaged length must not ask for all memory."""
+MAX_NUMBER = 1 << 47
+"""The greatest chunk number: half of what six bytes of a key hold, so that a shift of as much still fits."""
 
 
 def join(parts: Iterable[Sequence[Span]]) -> Spans:
@@ -73,7 +75,7 @@ def slice_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
 def splice(spans: Spans, place: int, removed: int, inserted: Sequence[Span]) -> Spans:
     """Return the spans with `removed` chunks at `place` replaced by others."""
     total = count(spans)
-    if place + removed > total:
+    if not 0 <= place <= place + removed <= total:
         raise ChecksumError(f"malformed record: {removed} chunks at {place} replaced in a value of {total}")
     return join((slice_of(spans, 0, place), inserted, slice_of(spans, place + removed, total)))
 
@@ -112,7 +114,7 @@ def decode(data: bytes, base: int) -> Spans:
         first = expected + unzigzag(reader.varint())
         length = reader.varint()
         total += length
-        if first < 0 or length == 0 or total > MAX_CHUNKS:
+        if first < 1 or length == 0 or total > MAX_CHUNKS or first + length > MAX_NUMBER:
             raise ChecksumError(f"malformed spans: {length} chunks from number {first}")
         out.append((first, length))
         expected = first + length

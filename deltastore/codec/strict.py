@@ -17,6 +17,8 @@ MAX_NESTING = 200
 """How deep a value may nest; ormsgpack gives up at 1,024, Python's own recursion earlier."""
 _LEAVES: Final = frozenset((type(None), bool, float, str, bytes))
 _KEYS: Final = _LEAVES | {int}
+_IDS: Final = frozenset((str, int, bytes))
+"""What an upsert takes for the id of an element."""
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 _PACK: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -93,7 +95,7 @@ class StrictCodec:
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element; a Remove becomes a removal. Raises EncodeError."""
         return [
-            _tagged(bl.STRICT_REMOVAL, value.id) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value])
+            _removal(value) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value])
             for value in values
         ]
 
@@ -116,7 +118,7 @@ class StrictCodec:
         out: list[Any] = []
         for blob in blobs:
             if blob[0] in (bl.STRICT_ELEMENT, bl.STRICT_RUN):
-                out.extend(strict_unpack(blob[1:]))
+                out.extend(_unpack_as(list, blob))
             elif blob[0] == bl.STRICT_REMOVAL:
                 out.append(Remove(strict_unpack(blob[1:])))
             else:
@@ -129,8 +131,21 @@ class StrictCodec:
         for blob in blobs:
             if blob[0] != bl.STRICT_ENTRY:
                 raise bl.wrong_tag(blob[0], self)
-            out.update(strict_unpack(blob[1:]))
+            out.update(_unpack_as(dict, blob))
         return out
+
+
+def _unpack_as(kind: type, blob: bytes) -> Any:
+    value = strict_unpack(blob[1:])
+    if type(value) is not kind:
+        raise ChecksumError(f"malformed value: a {type(value).__name__} where a {kind.__name__} was expected")
+    return value
+
+
+def _removal(remove: Remove) -> bytes:
+    if remove.id is not None and type(remove.id) not in _IDS:
+        raise EncodeError(f"a Remove of type {type(remove.id).__name__}; ids are str, int or bytes")
+    return _tagged(bl.STRICT_REMOVAL, remove.id)
 
 
 def _tagged(tag: int, value: Any) -> bytes:
@@ -147,25 +162,32 @@ def element_id(blob: bytes) -> Any:
     """Return the id by which an upsert knows an element: its `id`, or None. Plain data is read, no user code runs."""
     if blob[0] != bl.STRICT_ELEMENT:
         return None
-    element = strict_unpack(blob[1:])[0]
+    element = _only(_unpack_as(list, blob))
     found = element.get("id") if type(element) is dict else None
-    return _keyed(found) if type(found) in (str, int, bytes) else None
+    return _keyed(found) if type(found) in _IDS else None
 
 
 def removal_id(blob: bytes) -> Any:
     """Return the id that a removal names; None stands for all."""
     found = strict_unpack(blob[1:])
+    if found is not None and type(found) not in _IDS:
+        raise ChecksumError(f"malformed value: a removal of type {type(found).__name__}")
     return None if found is None else _keyed(found)
 
 
-def entry_key(blob: bytes) -> bytes:
-    """Return what tells the key of an entry from every other key, True from 1 included."""
+def entry_key(blob: bytes) -> Any:
+    """Return the key of an entry; keys are the same where a Python dict takes them for the same, as 1, 1.0 and True."""
     if blob[0] != bl.STRICT_ENTRY:
         raise ChecksumError(f"malformed value: a chunk with tag {blob[0]} among the entries of a dict")
-    (key,) = strict_unpack(blob[1:])
-    return strict_pack(key)
+    return _only(_unpack_as(dict, blob))
+
+
+def _only(items: Any) -> Any:
+    if len(items) != 1:
+        raise ChecksumError(f"malformed value: a chunk of {len(items)} elements where one was expected")
+    return next(iter(items))
 
 
 def _keyed(found: Any) -> bytes:
-    """Tell 1 from True and "1" as the encoding does."""
+    """Tell 1 from "1" as the encoding does."""
     return strict_pack(found)

@@ -8,6 +8,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from os import PathLike
 from types import TracebackType
@@ -195,7 +196,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             versions=versions,
             present=frozenset(values),
             cut=cut_once,
-            numbers=dict(zip(versions, self._log.names.numbers(keys.CHANNEL, versions), strict=True)),
+            number=partial(self._log.names.numbers, keys.CHANNEL),
             hidden={
                 VERSIONS_CHANNEL: cut(versions, STRICT, "channel_versions"),
                 SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
@@ -226,12 +227,10 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         if id_ is None:
             raise InvalidInputError("put_writes needs a config with a checkpoint_id; found none")
         keys.encode_id(id_)
-        made: dict[int, tuple[int, int, Cut]] = {}
-        cuts = [cut(value, self._codec, channel) for channel, value in writes]
-        numbers = self._log.names.numbers(keys.CHANNEL, [channel for channel, _ in writes])
-        for place, ((channel, _), number, value) in enumerate(zip(writes, numbers, cuts, strict=True)):
+        made: dict[int, tuple[int, str, Cut]] = {}
+        for place, (channel, value) in enumerate(writes):
             idx = WRITES_IDX_MAP.get(channel, place)
-            made[idx] = (idx, number, value)
+            made[idx] = (idx, channel, cut(value, self._codec, channel))
         return PutWrites(
             thread,
             namespace,
@@ -336,7 +335,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
 
     def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
         if config:
-            yield config["configurable"]["thread_id"], _address(config)[0]
+            thread, _ = _address(config)
+            yield config["configurable"]["thread_id"], thread
         else:
             yield from ((row.name, row.name) for row in self._log.all_threads())
 

@@ -201,6 +201,8 @@ class Log:
     def put(self, put: putting.Put) -> putting.Stored:
         """Store a checkpoint; durable on return as the storage's sync mode says. Raises what `prepare` does, ContentionError."""
         heads = self.heads
+        # new names get their numbers before any transaction begins; the put then finds them in memory
+        self.names.numbers(keys.CHANNEL, put.intent.names())
         prepared, stored = self._attempt(
             put.thread,
             lambda tx: putting.prepare(tx, put, self._context),
@@ -211,10 +213,11 @@ class Log:
 
     def put_writes(self, put: pending.PutWrites) -> None:
         """Store pending writes of a checkpoint, which may not be stored yet. Raises CheckpointNotFoundError, ContentionError."""
+        channels = self.names.numbers(keys.CHANNEL, [channel for _, channel, _ in put.writes])
         heads = self.heads
         prepared, applied = self._attempt(
             put.thread,
-            lambda tx: pending.prepare(tx, put, heads),
+            lambda tx: pending.prepare(tx, put, channels, heads),
             lambda tx, made: pending.apply(tx, made, self.now_ms()),
         )
         if applied is not None:

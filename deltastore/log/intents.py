@@ -3,7 +3,7 @@
 Imports codec, heads and reducers. The invariant: `resolve` reads nothing but the head, and the same head gives the same answer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +38,9 @@ class Resolution:
 class Intent(Protocol):
     """What a put wants."""
 
+    def names(self) -> Iterable[str]:
+        """Return the names of channels whose numbers `resolve` asks for."""
+
     def resolve(self, parent: Head | None) -> Resolution:
         """Return what changes against the parent's head (None: no parent, or it isn't stored)."""
 
@@ -48,6 +51,10 @@ class WholeState:
 
     cuts: Mapping[int, Cut]
     configured: Mapping[int, int]
+
+    def names(self) -> Iterable[str]:
+        """Channels are given by number."""
+        return ()
 
     def resolve(self, parent: Head | None) -> Resolution:
         """Assign every channel given; drop the others."""
@@ -66,6 +73,10 @@ class Writes:
 
     folds: tuple[FoldWrite, ...]
 
+    def names(self) -> Iterable[str]:
+        """Channels are given by number."""
+        return ()
+
     def resolve(self, parent: Head | None) -> Resolution:
         """Fold every write; inherit the rest."""
         return Resolution(folds=list(self.folds))
@@ -76,14 +87,18 @@ class Versioned:
     """LangGraph's rule: a channel's value is that of (channel, version).
 
     A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent. Channels without
-    a version are absent. `cut` encodes a channel's value, once; `numbers` gives the channels' numbers by name.
+    a version are absent. `cut` encodes a channel's value, once; `number` gives channels' numbers, interning new names.
     """
 
     versions: dict[str, Any]
     present: frozenset[str]
     cut: Callable[[str], Cut]
-    numbers: Mapping[str, int]
+    number: Callable[[Iterable[str]], list[int]]
     hidden: dict[int, Cut]
+
+    def names(self) -> Iterable[str]:
+        """Return the channels that have a version."""
+        return self.versions
 
     def resolve(self, parent: Head | None) -> Resolution:
         """Compare versions with the parent's."""
@@ -92,8 +107,8 @@ class Versioned:
         seeds = parent.seeds if parent else {}
         out = Resolution(versions=self.versions)
         kept: set[int] = {VERSIONS_CHANNEL, SEEN_CHANNEL}
-        for name, version in self.versions.items():
-            channel = self.numbers[name]
+        numbers = self.number(self.versions)
+        for (name, version), channel in zip(self.versions.items(), numbers, strict=True):
             if name in before and before[name] == version:
                 if channel in state:
                     kept.add(channel)

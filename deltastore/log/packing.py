@@ -18,12 +18,12 @@ from deltastore.storage.port import Row, WriteTransaction
 
 @dataclass(frozen=True, slots=True)
 class ChunkPack:
-    """Rows to be replaced, as they were seen, and the row that replaces them."""
+    """Rows to be replaced, as they were seen, and the row that replaces them (None: one large row, which stays)."""
 
     series: int
     replaced: tuple[Row, ...]
     last: int
-    row: bytes
+    row: bytes | None
     plain_bytes: int
 
 
@@ -85,6 +85,8 @@ def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None
         size += row.plain_bytes
     if not parts:
         return None
+    if len(parts) == 1:
+        return ChunkPack(series, tuple(seen), parts[0].numbers[-1], None, size)
     joined = chunkrow.join_rows(parts)
     packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, packing=True))
     return ChunkPack(series, tuple(seen), joined.numbers[-1], packed, size)
@@ -159,9 +161,10 @@ def apply(
     for pack in made.chunks:
         if not _unchanged(tx, pack.replaced):
             continue
-        for key, _ in pack.replaced:
-            tx.delete(key)
-        rows.put(tx, keys.chunk(thread, pack.series, pack.last), pack.row)
+        if pack.row is not None:
+            for key, _ in pack.replaced:
+                tx.delete(key)
+            rows.put(tx, keys.chunk(thread, pack.series, pack.last), pack.row)
         header.loose_rows[pack.series] = max(0, header.loose_rows[pack.series] - len(pack.replaced))
         header.loose_bytes[pack.series] = max(0, header.loose_bytes[pack.series] - pack.plain_bytes)
         header.packed_up_to[pack.series] = pack.last
@@ -177,6 +180,7 @@ def apply(
         rows.put(tx, keys.record(thread, namespace.number, records.last), records.row)
         if records.id_key is not None:
             rows.put(tx, records.id_key, records.id_row)
+            namespace.id_packs += 1
         namespace.packed_up_to = records.last
         namespace.loose_before = max(0, namespace.loose_before - records.count)
 
@@ -195,6 +199,7 @@ def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: 
     visible = [record.id for record in row.records if not record.is_hidden]
     if namespace.front != rows.NATIVE and visible:
         tx.delete(keys.by_id(view.thread, namespace.number, keys.encode_id(max(visible))))
+        namespace.id_packs -= 1
     for ulid, record in zip(row.ulids, row.records, strict=True):
         rows.put(tx, keys.record(view.thread, namespace.number, ulid), rec.encode_row(rec.encode_record(record), (0, 0)))
         if namespace.front != rows.NATIVE and not record.is_hidden:

@@ -22,7 +22,7 @@ from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 @dataclass(frozen=True, slots=True)
 class PutWrites:
-    """Writes of one task, each with its idx, channel number and value. `must_exist`: refuse an unknown checkpoint."""
+    """Writes of one task, each with its idx, channel and value. `must_exist`: refuse an unknown checkpoint."""
 
     thread: str
     namespace: str
@@ -31,7 +31,7 @@ class PutWrites:
     task: str
     path: str
     time_ms: int
-    writes: Sequence[tuple[int, int, Cut]]
+    writes: Sequence[tuple[int, str, Cut]]
     must_exist: bool
 
 
@@ -43,14 +43,14 @@ class PreparedWrites:
     thread: int | None
     collected: int
     bases: tuple[int, int]
-    values: tuple[rec.Value, ...]
+    writes: tuple[tuple[int, int, rec.Value], ...]
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     numbers: dict[bytes, int]
     chunk_bases: dict[int, tuple[int, ...]]
 
 
-def prepare(tx: ReadTransaction, put: PutWrites, heads: HeadCache) -> PreparedWrites:
-    """Make writes ready. Raises CheckpointNotFoundError, FrontMismatchError."""
+def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
+    """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
     thread = names.find(tx, keys.THREAD, keys.encode_name(put.thread))
     header = None if thread is None else rows.load_header(tx, thread)
     if thread is not None and header is None:
@@ -68,16 +68,17 @@ def prepare(tx: ReadTransaction, put: PutWrites, heads: HeadCache) -> PreparedWr
         earlier = heads.pending(thread, namespace.number, put.id, collected, bases[0])
         if earlier is not None:
             numbers, chunk_bases = earlier.numbers, earlier.bases
-        tip = heads.head(thread, namespace.number, collected, namespace.tip)  # the snapshot's: the cache may be ahead of it
+        if namespace.tip is not None:  # the snapshot's: the cache may be ahead of it
+            tip = heads.head(thread, namespace.number, collected, namespace.tip)
     new = NewChunks(bases[0])
-    values: list[rec.Value] = []
-    for _, channel, cut in put.writes:
+    values: list[tuple[int, int, rec.Value]] = []
+    for channel, (idx, _, cut) in zip(channels, put.writes, strict=True):
         old = None
         if tip is not None and channel in tip.blobs and (value := tip.state[channel].value) is not None:
             old = Old(value.kind, sp.numbers(value.spans), tip.blobs[channel], tip.keys.get(channel))
             chunk_bases |= tip.bases
         placed = place(cut, old, numbers, new)
-        values.append(rec.Value(cut.kind, sp.of_numbers(placed.numbers)))
+        values.append((idx, channel, rec.Value(cut.kind, sp.of_numbers(placed.numbers))))
     row = new.row(chunk_bases)
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
@@ -134,9 +135,7 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     if packed_row is not None:
         known |= set(rows.decode_tasks(key, packed_row).get(put.task, ()))
     taken = [
-        (idx, channel, value)
-        for (idx, channel, _), value in zip(put.writes, prepared.values, strict=True)
-        if idx < 0 or idx not in known
+        (idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known
     ]
     if not taken:
         return None

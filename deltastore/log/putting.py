@@ -65,14 +65,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A checkpoint as it was put: where, and whether as an anchor and why."""
+    """A checkpoint as it was put: where, the head that it leaves, and whether as an anchor and why."""
 
     thread: int
     namespace: int
     ulid: bytes
     id: str
     parent_id: str | None
-    depth: int
+    head: Head
     decision: policy.Decision
 
 
@@ -495,19 +495,23 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     header.updated_ms = max(header.updated_ms, now_ms)
     rows.store_namespace(tx, thread, namespace)
     rows.store_header(tx, thread, header)
-    head = prepared.head
-    head.ulid, head.id, head.collected = ulid, id_, header.collected
-    head.state = st.shift(head.state, prepared.record.bases, shifts)
+    # a copy: the storage may ask to run this again, with other shifts
+    head = replace(
+        prepared.head,
+        ulid=ulid,
+        id=id_,
+        collected=header.collected,
+        state=st.shift(prepared.head.state, prepared.record.bases, shifts),
+    )
     if shifts[0]:
         base = prepared.record.bases[0]
         head.bases = {number + shifts[0] if number >= base else number: bases for number, bases in head.bases.items()}
-    parent_id = prepared.parent.id
-    return Stored(thread, namespace.number, ulid, id_, parent_id, head.depth, prepared.decision)
+    return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision)
 
 
 def remember(heads: HeadCache, prepared: Prepared, stored: Stored) -> None:
     """Keep the head of a put. Only once it is committed: it names chunks."""
-    heads.keep(stored.thread, stored.namespace, prepared.head)
+    heads.keep(stored.thread, stored.namespace, stored.head)
     if prepared.parent.id is not None:
         heads.drop_pending(stored.thread, stored.namespace, prepared.parent.id)
 

@@ -131,7 +131,7 @@ class View:
                 return None
             record = self.record(namespace.number, ulid)
             return ulid if record is not None and not record.is_hidden else None
-        located = self.locate(namespace.number, id_)
+        located = self.locate(namespace, id_)
         if located is None:
             return None
         key, entry = located
@@ -145,10 +145,13 @@ class View:
                 return ulid
         return None
 
-    def locate(self, namespace: int, id_: str) -> tuple[bytes, rows.IdEntry] | None:
+    def locate(self, namespace: rows.Namespace, id_: str) -> tuple[bytes, rows.IdEntry] | None:
         """Return the by-id row of an id: its own, or that of the one pack whose range may hold it."""
-        prefix = keys.ids(self.thread, namespace)
+        prefix = keys.ids(self.thread, namespace.number)
         own = prefix + keys.encode_id(id_)
+        if not namespace.id_packs:
+            row = rows.get(self.tx, own)
+            return None if row is None else (own, rows.decode_id_entry(own, row))
         for key, sealed in self.tx.scan(own, keys.end_of(prefix)):
             entry = rows.decode_id_entry(key, unseal(key, sealed))
             if key == own and entry.smallest is None:
@@ -166,8 +169,9 @@ class View:
         start = keys.end_of(prefix)
         waiting: list[tuple[bytes, bytes, Record]] = []  # of a pack, ascending
         limit = None if before is None else before.encode("utf-8", "surrogatepass")
-        if limit is not None:  # the pack that may hold `before` stands at or after it
+        if limit is not None:
             start = prefix + limit
+        if limit is not None and namespace.id_packs:  # the pack that may hold `before` stands at or after it
             located = next(
                 (key for key, row in self.tx.scan(start, keys.end_of(prefix)) if self._is_pack(key, row)), None
             )
@@ -283,7 +287,7 @@ class View:
             ulid = self.find(namespace, id_)
             holder = None if ulid is None else self.row_of(namespace.number, ulid)
         else:
-            located = self.locate(namespace.number, id_)
+            located = self.locate(namespace, id_)
             packed = located is not None and located[1].smallest is not None
             holder = self.row_of(namespace.number, located[1].ulid) if located and packed else None
         return holder.row.writes.get(id_, {}) if holder else {}

@@ -10,7 +10,7 @@ import ormsgpack
 
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import pack, seal, unpack, unseal
-from deltastore.codec.records import Value, pack_id, unpack_id
+from deltastore.codec.records import DICT, LIST, OPAQUE, SERIES, Value, pack_id, unpack_id
 from deltastore.errors import ChecksumError
 from deltastore.log import keys
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -62,15 +62,24 @@ class Header:
     @classmethod
     def decode(cls, key: bytes, data: bytes) -> "Header":
         """Undo `encode`. Raises ChecksumError."""
-        fields = parse(key, data)
-        if not isinstance(fields, list) or len(fields) != len(cls.__slots__):
-            raise ChecksumError(f"row {key.hex()} is no thread header")
-        return cls(*fields)
+        match parse(key, data):
+            case [bytes(), int(), int(), bytes() | None, [int(), int()], int(), int(), *lists, int()] as fields if all(
+                _is_by_series(item) for item in lists
+            ) and len(fields) == len(cls.__slots__):
+                return cls(*fields)
+        raise ChecksumError(f"row {key.hex()} is no thread header")
+
+
+def _is_by_series(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == SERIES and all(isinstance(number, int) for number in item)
 
 
 @dataclass(slots=True)
 class Namespace:
-    """A namespace of a thread. `loose_before` are records of their own before the last anchor, `loose_since` the others."""
+    """A namespace of a thread. `loose_before` are records of their own before the last anchor, `loose_since` the others.
+
+    `id_packs` counts the by-id rows that stand for a record pack.
+    """
 
     name: bytes
     number: int
@@ -81,6 +90,7 @@ class Namespace:
     loose_before: int = 0
     loose_since: int = 0
     packed_up_to: bytes | None = None
+    id_packs: int = 0
 
     def fields(self) -> list[Any]:
         """Return the stored fields."""
@@ -89,10 +99,17 @@ class Namespace:
 
 def decode_namespaces(key: bytes, data: bytes) -> list[Namespace]:
     """Return the namespaces whose names share a hash: one, but for hostile names. Raises ChecksumError."""
-    try:
-        return [Namespace(*fields) for fields in parse(key, data)]
-    except TypeError as error:
-        raise ChecksumError(f"row {key.hex()} is no namespace row: {error}") from error
+    found = parse(key, data)
+    if not isinstance(found, list) or not found:
+        raise ChecksumError(f"row {key.hex()} is no namespace row")
+    return [_decode_namespace(key, fields) for fields in found]
+
+
+def _decode_namespace(key: bytes, fields: Any) -> Namespace:
+    match fields:
+        case [bytes(), int(), int(), int(), bytes() | None, str() | None, int(), int(), bytes() | None, int()]:
+            return Namespace(*fields)
+    raise ChecksumError(f"row {key.hex()} is no namespace row")
 
 
 def load_namespace(tx: ReadTransaction, thread: int, name: bytes) -> Namespace | None:
@@ -158,7 +175,7 @@ def decode_id_entry(key: bytes, data: bytes) -> IdEntry:
     match parse(key, data):
         case [bytes(ulid)]:
             return IdEntry(ulid)
-        case [bytes(ulid), smallest, int(count)]:
+        case [bytes(ulid), bytes() | str() as smallest, int(count)]:
             return IdEntry(ulid, unpack_id(smallest), count)
     raise ChecksumError(f"row {key.hex()} is no by-id row")
 
@@ -208,16 +225,21 @@ def encode_tasks(tasks: Tasks) -> bytes:
 
 def decode_tasks(key: bytes, data: bytes) -> Tasks:
     """Undo `encode_tasks`. Raises ChecksumError."""
+    out: Tasks = {}
     try:
-        return {
-            keys.decode_name(task): {
-                idx: StoredWrite(idx, channel, Value(kind, sp.decode(data, 0)), keys.decode_name(path), time_ms)
-                for idx, channel, kind, data, path, time_ms in writes
-            }
-            for task, writes in parse(key, unpack(data))
-        }
+        for task, writes in parse(key, unpack(data)):
+            made = [_decode_write(key, fields) for fields in writes]
+            out[keys.decode_name(task)] = {write.idx: write for write in made}
     except (TypeError, ValueError, AttributeError) as error:
         raise ChecksumError(f"row {key.hex()} is no write row: {error}") from error
+    return out
+
+
+def _decode_write(key: bytes, fields: Any) -> StoredWrite:
+    match fields:
+        case [int(idx), int(channel), kind, bytes(spans), bytes(path), int(time_ms)] if kind in (OPAQUE, LIST, DICT):
+            return StoredWrite(idx, channel, Value(kind, sp.decode(spans, 0)), keys.decode_name(path), time_ms)
+    raise ChecksumError(f"row {key.hex()} is no write row")
 
 
 def merge_tasks(packed: Tasks, loose: Tasks) -> Tasks:

@@ -351,12 +351,15 @@ class _ThreadCheck:
             if self.view.find(namespace, id_) != ulid:
                 self._problem(f"{where}: the id {id_!r} doesn't lead to its checkpoint")
         prefix = keys.ids(self.number, namespace.number)
-        counted = 0
+        counted = packs = 0
         for key, row in self.tx.scan(prefix, keys.end_of(prefix)):
             entry = rows.decode_id_entry(key, unseal(key, row))
             counted += entry.count
+            packs += entry.smallest is not None
             if key[len(prefix) :].decode() not in visible:
                 self._problem(f"{where}: row {key.hex()} names a checkpoint that isn't there")
+        if packs != namespace.id_packs:
+            self._problem(f"{where}: {packs} record packs are listed by id, {namespace.id_packs} are counted")
         if counted != len(visible):
             self._problem(f"{where}: {counted} ids are listed, {len(visible)} checkpoints are there")
 
