@@ -43,7 +43,7 @@ class Reducer:
             raise InvalidInputError(f"a reducer can't be named {self.name!r}: empty, with NUL, or a built-in's name")
         if type(self.version) is not int or self.version < 1:
             raise InvalidInputError(f"reducer {self.name!r}: version {self.version!r}; expected an int from 1 on")
-        if not callable(self.fold) or not callable(self.initial):
+        if not all(map(callable, (self.fold, self.initial))):
             raise InvalidInputError(f"reducer {self.name!r}: fold and initial must be callable")
 
     def fold_all(self, value: Any, writes: Sequence[Any], *, present: bool) -> Any:

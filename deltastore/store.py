@@ -15,6 +15,7 @@ from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
 from deltastore.errors import (
     CheckpointNotFoundError,
+    ChecksumError,
     ClosedError,
     InvalidIdError,
     InvalidInputError,
@@ -22,7 +23,7 @@ from deltastore.errors import (
 )
 from deltastore.log import keys, rows
 from deltastore.log.deleting import Collected
-from deltastore.log.engine import Entry, Log
+from deltastore.log.engine import Entry, Log, check_frequency
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.pending import PutWrites
@@ -174,12 +175,13 @@ class Thread:
         reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced. Durable on return.
         Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ContentionError.
         """
+        described = _describe(metadata)
         cuts = self._cuts(writes)
         folds = tuple(
             FoldWrite(number, self._store.configured.get(name), default_for(writes[name]), value)
             for (name, value), number in zip(cuts.items(), self._numbers(cuts), strict=True)
         )
-        return self._put(Writes(folds), at, metadata)
+        return self._put(Writes(folds), at, described)
 
     def put_state(
         self,
@@ -189,6 +191,7 @@ class Thread:
         metadata: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
         """Put a checkpoint whose state is exactly this; the store finds what changed. Raises as `append` does."""
+        described = _describe(metadata)
         cuts = self._cuts(state)
         by_number = dict(zip(self._numbers(cuts), cuts.values(), strict=True))
         configured = {
@@ -196,7 +199,7 @@ class Thread:
             for name, number in zip(cuts, by_number, strict=True)
             if name in self._store.configured
         }
-        return self._put(WholeState(by_number, configured), at, metadata)
+        return self._put(WholeState(by_number, configured), at, described)
 
     def put_writes(
         self, at: "Checkpoint | str", writes: Mapping[str, Any] | Iterable[tuple[str, Any]], *, task: str = ""
@@ -207,6 +210,9 @@ class Thread:
         Raises EncodeError, CheckpointNotFoundError, FrontMismatchError, ContentionError.
         """
         pairs = list(writes.items() if isinstance(writes, Mapping) else writes)
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise InvalidInputError(f"a {type(pair).__name__} among the writes; expected pairs of a channel and its value")
         cuts = [
             (idx, check_name(name, "channel"), cut(value, STRICT, name)) for idx, (name, value) in enumerate(pairs)
         ]
@@ -227,6 +233,8 @@ class Thread:
 
         Raises ThreadNotFoundError, CheckpointNotFoundError, BrokenChainError, ReducerMismatchError.
         """
+        if isinstance(channels, str):  # a collection of its letters
+            raise InvalidInputError(f"channels {channels!r}; expected a collection of names, as [{channels!r}]")
         id_ = None if at is None else self._id(at)
         reading = self._log.read(self.name, self.namespace, id_, channels=channels)
         if reading is None:
@@ -279,11 +287,8 @@ class Thread:
 
     # --- helpers
 
-    def _put(
-        self, intent: Writes | WholeState, at: "Checkpoint | str | None", metadata: Mapping[str, Any] | None
-    ) -> Checkpoint:
+    def _put(self, intent: Writes | WholeState, at: "Checkpoint | str | None", described: bytes) -> Checkpoint:
         now = self._log.now_ms()
-        described = encode_whole(dict(metadata or {}), STRICT, "metadata")
         stored = self._log.put(
             Put(
                 thread=self.name,
@@ -348,13 +353,20 @@ def open(
     may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name: replace, append, merge, upsert, or yours.
     Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
     """
-    return Store(
-        open_storage(path, sync=sync, max_bytes=max_bytes),
-        snapshot_frequency=snapshot_frequency,
-        cache_bytes=cache_bytes,
-        reducers=reducers,
-        channels=channels,
-    )
+    if snapshot_frequency is not None:
+        check_frequency(snapshot_frequency)  # before anything is made
+    storage = open_storage(path, sync=sync, max_bytes=max_bytes)
+    try:
+        return Store(
+            storage,
+            snapshot_frequency=snapshot_frequency,
+            cache_bytes=cache_bytes,
+            reducers=reducers,
+            channels=channels,
+        )
+    except BaseException:
+        storage.close()
+        raise
 
 
 def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> Storage:
@@ -378,5 +390,15 @@ def check_name(name: str, what: str, *, empty: bool = False) -> str:
     return name
 
 
+def _describe(metadata: Mapping[str, Any] | None) -> bytes:
+    """Encode metadata. Raises InvalidInputError, EncodeError."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidInputError(f"metadata of type {type(metadata).__name__}; expected a mapping or None")
+    return encode_whole(dict(metadata or {}), STRICT, "metadata")
+
+
 def _when(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ChecksumError(f"a stored time of {milliseconds} ms is no time: {error}; run check") from error

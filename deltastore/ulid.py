@@ -43,6 +43,8 @@ def to_text(ulid: bytes) -> str:
 
 def from_text(text: str) -> bytes:
     """Parse the canonical 26 characters. Raises InvalidIdError."""
+    if not isinstance(text, str):
+        raise InvalidIdError(f"a ULID of type {type(text).__name__}; expected a str")
     if len(text) == ULID_CHARACTERS:
         number = 0
         for character in text:

@@ -14,6 +14,7 @@ from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 STRICT_ELEMENT, STRICT_ENTRY, STRICT_RUN, STRICT_OPAQUE, STRICT_REMOVAL = 1, 2, 3, 4, 5
 JSONPLUS_ELEMENT, JSONPLUS_ENTRY, JSONPLUS_RUN = 8, 9, 10
 JSONPLUS_MSGPACK, JSONPLUS_NULL, JSONPLUS_BYTES, JSONPLUS_BYTEARRAY = 11, 12, 13, 14
+JSONPLUS_MESSAGE = 15
 FIRST_INTERNED_TAG = 32
 LAST_TAG = 255
 
@@ -29,6 +30,10 @@ MAX_LOCATE_DEPTH = 50
 _SCALARS = frozenset((bool, int, float, type(None), str))
 _SCALAR_BYTES = 9
 """What a number takes at most in msgpack; a string takes its length and 2."""
+
+
+class NotElementwiseError(Exception):
+    """Raised by a codec where one value, against the rule, has no encoding by elements: it is stored whole."""
 
 
 class Codec(Protocol):
@@ -102,12 +107,20 @@ def encode_whole(value: Any, codec: Codec, channel: str) -> bytes:
 
 def _cut(value: Any, codec: Codec) -> Cut:
     if codec.elementwise:
-        if type(value) is list:
-            if _is_scalars(value):
-                return Cut(LIST, [codec.encode_run(run) for run in runs(value)])
-            return Cut(LIST, codec.encode_elements(value))
-        if type(value) is dict:
-            return Cut(DICT, [codec.encode_entry(key, item) for key, item in value.items()], tuple(value))
+        try:
+            return _cut_elements(value, codec)
+        except NotElementwiseError:
+            pass
+    return Cut(OPAQUE, [codec.encode(value)])
+
+
+def _cut_elements(value: Any, codec: Codec) -> Cut:
+    if type(value) is list:
+        if _is_scalars(value):
+            return Cut(LIST, [codec.encode_run(run) for run in runs(value)])
+        return Cut(LIST, codec.encode_elements(value))
+    if type(value) is dict:
+        return Cut(DICT, [codec.encode_entry(key, item) for key, item in value.items()], tuple(value))
     return Cut(OPAQUE, [codec.encode(value)])
 
 
@@ -159,6 +172,11 @@ def wrong_tag(tag: int, codec: Codec) -> CodecMismatchError:
         writer = "LangGraph's JsonPlusSerializer"
     else:
         writer = f"another serializer (tag {tag})"
+    return wrong_writer(writer, codec)
+
+
+def wrong_writer(writer: str, codec: Codec) -> CodecMismatchError:
+    """Return the error for a value that another serializer wrote."""
     return CodecMismatchError(
         f"a value written by {writer} can't be read with {codec.name}: open it with the serializer that wrote it"
     )
@@ -191,7 +209,7 @@ def _locate(value: Any, codec: Codec, depth: int, error: Exception) -> tuple[str
     for step, child in children:
         try:
             encode(child)
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001 - a serializer may raise anything
             path, part, error = _locate(child, codec, depth + 1, raised)
             return step + path, part, error
     return "", value, error

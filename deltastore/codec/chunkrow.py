@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from deltastore.codec.primitives import (
-    MAX_EXPANSION,
     PACK_LEVEL,
     ROW_LEVEL,
     Reader,
     compress_against,
     decompress_against,
     pack,
+    plain_size,
     put_varint,
     unpack,
 )
@@ -142,41 +142,56 @@ def decode_head(data: bytes, last: int) -> Head:
     reader = Reader(data)
     if reader.take(1)[0] != ROW_KIND:
         raise ChecksumError(f"malformed chunk row up to {last}: kind {data[0]} where {ROW_KIND} was expected")
-    numbers = _decode_runs(reader, last)
+    runs = [(reader.varint(), reader.varint()) for _ in _counted(reader)]
     if reader.varint() != 0:
         raise ChecksumError(f"chunk row up to {last} was written with a dictionary, which this release doesn't read")
-    entries: list[tuple[int, tuple[int, ...], int, int]] = []
-    lowest = 0
-    for _ in range(reader.varint()):
-        place, depth = reader.varint(), reader.varint()
-        if not lowest <= place < len(numbers) or not 1 <= depth <= MAX_DEPTH:
-            raise ChecksumError(f"malformed chunk row up to {last}: based chunk {place} at depth {depth}")
-        lowest = place + 1
-        number = numbers[place]
-        bases = tuple(number - reader.varint() for _ in range(depth))
-        if not all(own > base > 0 for own, base in pairwise((number, *bases))):  # a base is older, so none stands on itself
-            raise ChecksumError(f"malformed chunk row up to {last}: chunk {number} stands on {bases}")
-        entries.append((number, bases, reader.varint(), reader.varint()))
+    entries = [
+        (reader.varint(), [reader.varint() for _ in range(_depth(reader))], reader.varint(), reader.varint())
+        for _ in _counted(reader)
+    ]
     body = reader.take(reader.varint())
-    based = {number: Based(bases, plain, reader.take(size)) for number, bases, plain, size in entries}
+    numbers = _numbers(runs, last, min(MAX_CHUNKS_PER_ROW, plain_size(body)))  # each has a tag in the body
+    based: dict[int, Based] = {}
+    lowest = 0
+    for place, distances, plain_bytes, size in entries:
+        if not lowest <= place < len(numbers):
+            raise ChecksumError(f"malformed chunk row up to {last}: a based chunk at place {place}")
+        number, lowest = numbers[place], place + 1
+        bases = tuple(number - distance for distance in distances)
+        if not all(own > base > 0 for own, base in pairwise((number, *bases))):  # so none stands on itself
+            raise ChecksumError(f"malformed chunk row up to {last}: chunk {number} stands on {bases}")
+        based[number] = Based(bases, plain_bytes, reader.take(size))
     reader.finish()
     return Head(tuple(numbers), based, body)
 
 
-def _decode_runs(reader: Reader, last: int) -> list[int]:
-    """Return the numbers held, ascending. Each has a byte at least in the body, which bounds what a row can claim."""
-    limit = min(MAX_CHUNKS_PER_ROW, reader.end * MAX_EXPANSION)
+def _counted(reader: Reader) -> range:
+    """Read a count of things that take a byte at least each."""
+    count = reader.varint()
+    if count > reader.end:
+        raise ChecksumError(f"malformed chunk row: {count} parts in {reader.end} bytes")
+    return range(count)
+
+
+def _depth(reader: Reader) -> int:
+    depth = reader.varint()
+    if not 1 <= depth <= MAX_DEPTH:
+        raise ChecksumError(f"malformed chunk row: a chunk at depth {depth}")
+    return depth
+
+
+def _numbers(runs: list[tuple[int, int]], last: int, limit: int) -> list[int]:
+    """Return the numbers held, ascending."""
+    if not runs or runs[0][0] or sum(length for _, length in runs) > limit:
+        raise ChecksumError(f"malformed chunk row up to {last}: {len(runs)} runs of more numbers than tags, or of none")
     numbers: list[int] = []
-    below = last + 1
-    for run in range(reader.varint()):
-        skipped, length = reader.varint(), reader.varint()
-        top = below - skipped
-        if length == 0 or length >= top or len(numbers) + length > limit or (run == 0 and skipped):
-            raise ChecksumError(f"malformed chunk row up to {last}: a run of {length} below {top}")
-        numbers.extend(range(top - 1, top - length - 1, -1))
-        below = top - length
-    if not numbers:
-        raise ChecksumError(f"malformed chunk row up to {last}: it holds no number")
+    top = last
+    for skipped, length in runs:
+        top -= skipped
+        if not 1 <= length <= top:
+            raise ChecksumError(f"malformed chunk row up to {last}: a run of {length} from {top} down")
+        numbers.extend(range(top, top - length, -1))
+        top -= length
     numbers.reverse()
     return numbers
 

@@ -131,13 +131,22 @@ def decompress(frame: bytes) -> bytes:
 
 def _decompress(decompressor: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
     """Decompress a frame, once what it claims to hold is known to be possible."""
+    _claimed(frame)
     try:
-        claimed = zstandard.frame_content_size(frame)
-        if claimed > min(MAX_PLAIN_BYTES, len(frame) * MAX_EXPANSION):
-            raise ChecksumError(f"malformed row: a frame of {len(frame)} bytes claims to hold {claimed}")
         return decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ChecksumError(f"malformed row: {error}") from error
+
+
+def _claimed(frame: bytes) -> int:
+    """Return what a frame says that it holds, in bytes. Raises ChecksumError where that can't be."""
+    try:
+        claimed = zstandard.frame_content_size(frame)
+    except zstandard.ZstdError as error:
+        raise ChecksumError(f"malformed row: {error}") from error
+    if not 0 <= claimed <= min(MAX_PLAIN_BYTES, len(frame) * MAX_EXPANSION):
+        raise ChecksumError(f"malformed row: a frame of {len(frame)} bytes claims to hold {claimed}")
+    return claimed
 
 
 def compress_against(data: bytes, base: bytes) -> bytes:
@@ -162,12 +171,17 @@ def decompress_against(frame: bytes, base: bytes, plain_bytes: int) -> bytes:
 def pack(data: bytes, level: int = ROW_LEVEL) -> bytes:
     """Return the data behind a byte of method, compressed where that is shorter. Raises EncodeError."""
     if len(data) > MAX_PLAIN_BYTES:  # it couldn't be read again
-        raise EncodeError(f"{len(data)} bytes in one row; the limit is {MAX_PLAIN_BYTES}. Put them in several checkpoints")
+        raise EncodeError(f"{len(data)} bytes in one row; the limit is {MAX_PLAIN_BYTES}. Use several checkpoints")
     if len(data) >= MIN_COMPRESSED_BYTES:
         frame = compress(data, level)
         if len(frame) < len(data):
             return bytes((_ZSTD,)) + frame
     return bytes((_PLAIN,)) + data
+
+
+def plain_size(packed: bytes) -> int:
+    """Return what `unpack` will give, in bytes, as far as the head of the frame tells. Raises ChecksumError."""
+    return _claimed(packed[1:]) if packed[:1] == b"\x01" else len(packed) - 1
 
 
 def unpack(packed: bytes) -> bytes:

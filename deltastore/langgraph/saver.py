@@ -28,9 +28,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
-from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
+from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
-from deltastore.errors import InvalidIdError, InvalidInputError
+from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
 from deltastore.langgraph.serializer import codec_for
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry, Reading
@@ -256,7 +256,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the config's checkpoint, the latest without id, or None where there is none.
 
-        Raises BrokenChainError, ChecksumError, CodecMismatchError; nothing missing reads as empty.
+        Raises BrokenChainError, ChecksumError, CodecMismatchError, FrontMismatchError; nothing missing reads as empty.
         """
         thread, namespace = _address(config)
         id_ = _id(config)
@@ -271,9 +271,9 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         return await asyncio.to_thread(self.get_tuple, config)
 
     def _tuple(self, config: RunnableConfig, thread_id: Any, namespace: str, reading: Reading) -> CheckpointTuple:
+        frame = self._frame(reading.record, namespace)
         values = reading.values(self._codec)
         versions = reading.hidden_value(VERSIONS_CHANNEL, STRICT)
-        frame = self._codec.decode(reading.record.frame) if reading.record.frame is not None else {}
         checkpoint = {
             **frame,
             "id": reading.id,
@@ -291,6 +291,15 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                 (write.task, write.channel, assemble(write.kind, write.blobs, self._codec)) for write in reading.writes
             ],
         )
+
+    def _frame(self, record: Record, namespace: str) -> dict[str, Any]:
+        """Return what of a checkpoint is neither values nor versions. Raises FrontMismatchError where there is no such part."""
+        if record.frame is None:
+            raise FrontMismatchError(
+                f"namespace {namespace!r} of this thread is written by the native API; read it with store.thread(…)"
+            )
+        frame: dict[str, Any] = self._codec.decode(record.frame)
+        return frame
 
     def list(
         self,
@@ -343,7 +352,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
         """Iterate over a thread's checkpoints, namespaces merged by id."""
         namespace = config["configurable"].get("checkpoint_ns") if config else None
-        namespaces = self._log.namespaces(thread) if namespace is None else [namespace]
+        namespaces = self._log.namespaces(thread, rows.LANGGRAPH) if namespace is None else [namespace]
         id_ = _id(config) if config else None
         if id_ is not None:
             found = [self._log.entry(thread, name, id_) for name in namespaces]

@@ -6,6 +6,8 @@ back is what `loads_typed(dumps_typed(value))` gives. Imports codec and LangGrap
 """
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -14,6 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from deltastore.codec import blobs as bl
 from deltastore.codec.blobs import Codec
 from deltastore.errors import ChecksumError
+from deltastore.langgraph import messages
 
 _MSGPACK = "msgpack"
 _OPAQUE_TAGS = {
@@ -62,14 +65,19 @@ class OpaqueCodec:
     def decode(self, blob: bytes) -> Any:
         """Return the value of an opaque blob. Raises CodecMismatchError, or what the serializer raises."""
         tag = blob[0]
-        kind = _OPAQUE_TYPES.get(tag)
+        kind = self._known_kind(tag)
         if kind is None:
             if tag < bl.FIRST_INTERNED_TAG:
                 raise bl.wrong_tag(tag, self)
-            kind = self._type_of(tag).rsplit("\0", 1)[-1]
+            writer, _, _, kind = self._type_of(tag).split("\0", 3)
+            if writer != self.name:  # it may have a kind of the same name
+                raise bl.wrong_writer(writer, self)
         return self.serde.loads_typed((kind, blob[1:]))
 
     def _known_tag(self, kind: str) -> int | None:
+        return None
+
+    def _known_kind(self, tag: int) -> str | None:
         return None
 
     def encode_elements(self, values: list[Any]) -> list[bytes]:
@@ -101,17 +109,23 @@ class JsonPlusCodec(OpaqueCodec):
     def _known_tag(self, kind: str) -> int | None:
         return _OPAQUE_TAGS.get(kind)
 
+    def _known_kind(self, tag: int) -> str | None:
+        return _OPAQUE_TYPES.get(tag)
+
     def _packed(self, value: Any, first: int | None) -> bytes:
         kind, data = self.serde.dumps_typed(value)
         if kind != _MSGPACK or (first is not None and data[0] != first):
-            # pickle_fallback is on and was needed: that isn't element-wise
-            raise _NotElementwise
+            raise bl.NotElementwiseError  # pickle_fallback is on, and was needed
         return data
 
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element. Raises what the serializer raises."""
-        tag = bytes((bl.JSONPLUS_ELEMENT,))
-        return [tag + self._packed([value], _ONE_ELEMENT) for value in values]
+        if getattr(self.serde, "_custom_unpack_ext_hook", False):  # a reader of its own must see every message
+            return [self._element(value) for value in values]
+        return [messages.encode(value) or self._element(value) for value in values]
+
+    def _element(self, value: Any) -> bytes:
+        return bytes((bl.JSONPLUS_ELEMENT,)) + self._packed([value], _ONE_ELEMENT)
 
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return an entry of a dict. Raises what the serializer raises."""
@@ -123,14 +137,18 @@ class JsonPlusCodec(OpaqueCodec):
 
     def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
         """Return the list of these elements and runs. Raises CodecMismatchError, or what the serializer raises."""
-        if all(blob[0] == bl.JSONPLUS_ELEMENT for blob in blobs):
-            joined: list[Any] = self._joined(blobs, b"\xdd")
-            return joined
         out: list[Any] = []
-        for blob in blobs:
-            if blob[0] not in (bl.JSONPLUS_ELEMENT, bl.JSONPLUS_RUN):
-                raise bl.wrong_tag(blob[0], self)
-            out.extend(self.serde.loads_typed((_MSGPACK, blob[1:])))
+        for tag, group in groupby(blobs, key=itemgetter(0)):
+            same = list(group)
+            if tag == bl.JSONPLUS_MESSAGE:
+                out.extend(messages.decode(same))
+            elif tag == bl.JSONPLUS_ELEMENT:
+                out.extend(self._joined(same, b"\xdd"))
+            elif tag == bl.JSONPLUS_RUN:
+                for blob in same:
+                    out.extend(self.serde.loads_typed((_MSGPACK, blob[1:])))
+            else:
+                raise bl.wrong_tag(tag, self)
         return out
 
     def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
@@ -148,10 +166,3 @@ class JsonPlusCodec(OpaqueCodec):
         if len(value) > len(blobs):
             raise ChecksumError(f"malformed value: {len(blobs)} chunks gave {len(value)} elements")
         return value
-
-
-class _NotElementwise(TypeError):
-    """The serializer gave something else than msgpack for one element."""
-
-    def __init__(self) -> None:
-        super().__init__("the serializer falls back to pickle for it, which DeltaSaver never stores element by element")

@@ -42,14 +42,13 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
             batch.append((moved, seal(moved, value)))
             size += len(row)
             if len(batch) >= MAX_COPIED_ROWS or size >= MAX_COPIED_BYTES:
-                _write(storage, fresh, batch)
+                _write(storage, source, fresh, batch)
                 batch, size = [], 0
 
     def finish(tx: WriteTransaction) -> None:
         encoded = keys.encode_name(target)
         _refuse_taken(names.find(tx, keys.THREAD, encoded), target)
-        if tx.get(keys.queued(fresh)) is None:
-            raise ConflictError(f"the copy of {source!r} took so long that it was collected as abandoned; copy again")
+        _require_queued(tx, source, fresh)
         for key, row in batch:
             tx.put(key, row)
         names.assign(tx, keys.THREAD, encoded, fresh)
@@ -58,12 +57,19 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
     names.in_write(storage, (fresh,), finish)
 
 
-def _write(storage: Storage, thread: int, batch: list[Row]) -> None:
+def _write(storage: Storage, source: str, thread: int, batch: list[Row]) -> None:
     def work(tx: WriteTransaction) -> None:
+        _require_queued(tx, source, thread)
         for key, row in batch:
             tx.put(key, row)
 
     names.in_write(storage, (thread,), work)
+
+
+def _require_queued(tx: WriteTransaction, source: str, thread: int) -> None:
+    """Raise where a collection took the copy for abandoned: rows written after it would be found by nothing."""
+    if tx.get(keys.queued(thread)) is None:
+        raise ConflictError(f"the copy of {source!r} took so long that it was collected as abandoned; copy again")
 
 
 def _refuse_taken(number: int | None, target: str) -> None:

@@ -393,12 +393,12 @@ class Log:
 
     # --- lists
 
-    def namespaces(self, thread: str) -> list[str]:
-        """Return the names of a thread's namespaces, in the order they were made."""
+    def namespaces(self, thread: str, front: int) -> list[str]:
+        """Return the names of a thread's namespaces of one front, in the order they were made."""
         with self.storage.read() as tx:
             number = names.find(tx, keys.THREAD, keys.encode_name(thread))
             found = [] if number is None else rows.load_namespaces(tx, number)
-        return [keys.decode_name(namespace.name) for namespace in found]
+        return [keys.decode_name(namespace.name) for namespace in found if namespace.front == front]
 
     def page(self, thread: str, namespace: str, before: str | None, limit: int) -> list[Entry]:
         """Return up to `limit` checkpoints with ids below `before`, the greatest id first, without values."""

@@ -6,7 +6,7 @@ the caller's checkpoint ids, which are limited.
 
 import hashlib
 
-from deltastore.errors import InvalidIdError
+from deltastore.errors import ChecksumError, InvalidIdError
 
 THREAD_BYTES, NAMESPACE_BYTES, NUMBER_BYTES, HASH_BYTES = 6, 3, 6, 12
 MAX_ID_BYTES = 255
@@ -36,8 +36,11 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(data: bytes) -> str:
-    """Undo `encode_name`."""
-    return data.decode("utf-8", "surrogatepass")
+    """Undo `encode_name`. Raises ChecksumError."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise ChecksumError(f"the stored name {data[:64].hex()} isn't UTF-8: {error.reason}; run check") from error
 
 
 def encode_id(id_: str) -> bytes:

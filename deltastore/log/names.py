@@ -42,7 +42,21 @@ def find(tx: ReadTransaction, kind: bytes, name: bytes) -> int | None:
     row = rows.get(tx, key)
     if row is None:
         return None
-    return next((number for known, number in rows.parse(key, row) if known == name), None)
+    return next((number for known, number in parse_entries(key, row) if known == name), None)
+
+
+def parse_entries(key: bytes, row: bytes) -> list[tuple[bytes, int]]:
+    """Return the names that share a hash, each with its number. Raises ChecksumError."""
+    found = rows.parse(key, row)
+    entries = found if isinstance(found, list) else [None]
+    out: list[tuple[bytes, int]] = []
+    for entry in entries:
+        match entry:
+            case [bytes(name), int(number)] if 0 <= number < 1 << 8 * keys.NUMBER_BYTES:
+                out.append((name, number))
+            case _:
+                raise ChecksumError(f"row {key.hex()} is no row of names")
+    return out
 
 
 def give(tx: WriteTransaction, kind: bytes, name: bytes) -> int:
@@ -59,7 +73,7 @@ def assign(tx: WriteTransaction, kind: bytes, name: bytes, number: int) -> int:
     """Make a name lead to a number, and return the number."""
     key = keys.of_name(kind, name)
     row = rows.get(tx, key)
-    entries = [] if row is None else rows.parse(key, row)
+    entries = [] if row is None else parse_entries(key, row)
     rows.put(tx, key, ormsgpack.packb([*entries, [name, number]]))
     rows.put(tx, keys.of_number(kind, number), name)
     return number
@@ -69,7 +83,7 @@ def remove(tx: WriteTransaction, kind: bytes, name: bytes, number: int) -> None:
     """Make a name lead nowhere. Its number stays used."""
     key = keys.of_name(kind, name)
     row = rows.get(tx, key)
-    left = [entry for entry in (rows.parse(key, row) if row else ()) if entry[0] != name]
+    left = [entry for entry in (parse_entries(key, row) if row else ()) if entry[0] != name]
     if left:
         rows.put(tx, key, ormsgpack.packb(left))
     else:

@@ -42,10 +42,13 @@ class RecordPack:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Records that can't be packed where they stand: don't look at them again."""
+    """Records that can't be packed where they stand: don't look at them again. `last` None: there were none, only a count.
+
+    The count is an upper bound, for deletions don't lower it; left as it is, every put would look in vain.
+    """
 
     namespace: bytes
-    last: bytes
+    last: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,10 @@ def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None
     return ChunkPack(series, tuple(seen), joined.numbers[-1], packed, size)
 
 
-def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip | None:
+def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
     run = _packable(view, namespace)
     if not run:
-        return None
+        return Skip(namespace.name, None)
     last = run[-1].row.ulids[0]
     if len(run) < 2:
         return Skip(namespace.name, last)
@@ -172,7 +175,7 @@ def apply(
     if records is None or records.namespace != namespace.name:
         return
     if isinstance(records, Skip):
-        namespace.packed_up_to = records.last
+        namespace.packed_up_to = records.last or namespace.packed_up_to
         namespace.loose_before = 0
     elif _unchanged(tx, records.replaced):
         for key, _ in records.replaced:

@@ -322,10 +322,9 @@ class _Draft:
 
     def _assign(self, number: int, value: Cut, configured: int | None) -> None:
         if any(blob[0] == STRICT_REMOVAL for blob in value.blobs):
-            raise EncodeError(
-                f"channel {self.registry.channel_name(self.view.tx, number)!r}: a Remove stands in a whole value; "
-                "it belongs into a write to an upsert channel"
-            )
+            name = self.registry.channel_name(self.view.tx, number)
+            message = f"channel {name!r}: a Remove stands in a whole value; it belongs into a write to an upsert channel"
+            raise EncodeError(message, channel=name)
         before = self.state.get(number)
         self._check_configured(number, before, configured)
         placed = place(value, self._old(number), self._known(number), self.new[rec.series_of(number)])

@@ -41,8 +41,16 @@ class View:
         """The bases of based value chunks that were read."""
         self._chunk_rows: dict[tuple[int, int], chunkrow.ChunkRow] = {}
         self._blobs: dict[tuple[int, int], bytes] = {}
+        self._last_row: FoundRow | None = None
 
     # --- records
+
+    def _record_row(self, key: bytes, sealed: bytes) -> FoundRow:
+        """Decode a record row; the last one is kept, as one read looks into the same pack several times."""
+        found = self._last_row
+        if found is None or found.key != key or found.sealed != sealed:
+            found = self._last_row = FoundRow(key, sealed, decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
+        return found
 
     def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
         """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to the row that may hold it."""
@@ -54,7 +62,7 @@ class View:
             (found,) = self.tx.seek_many([(prefix + after, upper)])
             upper = found[0] + b"\0" if found else upper
         for key, sealed in self.tx.scan(lower, upper, reverse=reverse):
-            yield FoundRow(key, sealed, decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
+            yield self._record_row(key, sealed)
 
     def row_of(self, namespace: int, ulid: bytes) -> FoundRow | None:
         """Return the row that holds the record of a ULID, or None."""
@@ -62,9 +70,8 @@ class View:
         (found,) = self.tx.seek_many([(prefix + ulid, keys.end_of(prefix))])
         if found is None:
             return None
-        key, sealed = found
-        row = decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :])
-        return FoundRow(key, sealed, row) if ulid in row.ulids else None
+        holder = self._record_row(*found)
+        return holder if ulid in holder.row.ulids else None
 
     def record(self, namespace: int, ulid: bytes) -> Record | None:
         """Return the record of a ULID, or None."""

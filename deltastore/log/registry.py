@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from deltastore import reducers as rd
-from deltastore.errors import InvalidInputError, ReducerMismatchError
+from deltastore.errors import ChecksumError, InvalidInputError, ReducerMismatchError
 from deltastore.log import keys
 from deltastore.log.names import Names
 from deltastore.storage.port import ReadTransaction
@@ -66,6 +66,8 @@ class Registry:
 
     def _stored(self, tx: ReadTransaction, number: int) -> tuple[str, int]:
         name, _, version = self.names.name(tx, keys.REDUCER, number).partition("\0")
+        if not version.isdecimal():
+            raise ChecksumError(f"reducer {number} is stored as {name!r} without a version; run check")
         return name, int(version)
 
 

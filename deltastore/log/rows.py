@@ -71,7 +71,11 @@ class Header:
 
 
 def _is_by_series(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == SERIES and all(isinstance(number, int) for number in item)
+    return isinstance(item, list) and len(item) == SERIES and all(_fits(number, keys.NUMBER_BYTES) for number in item)
+
+
+def _fits(number: Any, size: int) -> bool:
+    return isinstance(number, int) and 0 <= number < 1 << 8 * size
 
 
 @dataclass(slots=True)
@@ -107,7 +111,9 @@ def decode_namespaces(key: bytes, data: bytes) -> list[Namespace]:
 
 def _decode_namespace(key: bytes, fields: Any) -> Namespace:
     match fields:
-        case [bytes(), int(), int(), int(), bytes() | None, str() | None, int(), int(), bytes() | None, int()]:
+        case [bytes(), number, int(), int(), bytes() | None, str() | None, int(), int(), bytes() | None, int()] if _fits(
+            number, keys.NAMESPACE_BYTES
+        ):
             return Namespace(*fields)
     raise ChecksumError(f"row {key.hex()} is no namespace row")
 
@@ -225,14 +231,21 @@ def encode_tasks(tasks: Tasks) -> bytes:
 
 def decode_tasks(key: bytes, data: bytes) -> Tasks:
     """Undo `encode_tasks`. Raises ChecksumError."""
-    out: Tasks = {}
+    found = parse(key, unpack(data))
+    if not isinstance(found, list):
+        raise ChecksumError(f"row {key.hex()} is no write row")
     try:
-        for task, writes in parse(key, unpack(data)):
-            made = [_decode_write(key, fields) for fields in writes]
-            out[keys.decode_name(task)] = {write.idx: write for write in made}
-    except (TypeError, ValueError, AttributeError) as error:
+        return dict(_decode_task(key, fields) for fields in found)
+    except UnicodeDecodeError as error:
         raise ChecksumError(f"row {key.hex()} is no write row: {error}") from error
-    return out
+
+
+def _decode_task(key: bytes, fields: Any) -> tuple[str, dict[int, StoredWrite]]:
+    match fields:
+        case [bytes(task), list(writes)]:
+            made = [_decode_write(key, write) for write in writes]
+            return keys.decode_name(task), {write.idx: write for write in made}
+    raise ChecksumError(f"row {key.hex()} is no write row")
 
 
 def _decode_write(key: bytes, fields: Any) -> StoredWrite:

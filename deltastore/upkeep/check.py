@@ -13,7 +13,7 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
-from deltastore.log import keys, rows
+from deltastore.log import keys, names, rows
 from deltastore.log import state as st
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction
@@ -80,16 +80,17 @@ def check(store: Store) -> CheckReport:
     tally = _Tally()
     with store.log.storage.read() as tx:
         named, queued = _check_store_rows(tx, tally)
-        for number in _thread_numbers(tx):
+        tally.queued_threads = len(queued)
+        for number in _thread_numbers(tx, tally):
+            if number in named and number in queued:
+                tally.problem(f"thread {named[number]!r}", "it is named, and queued to be removed")
             if number in named:
                 tally.threads += 1
                 try:
                     _ThreadCheck(tx, number, named.pop(number), tally).run()
                 except (CorruptionError, MismatchError) as error:
                     tally.problem(f"thread {number}", error)
-            elif number in queued:
-                tally.queued_threads += 1
-            else:
+            elif number not in queued:
                 tally.problem(f"thread {number}", "rows of a thread that nothing names and nothing queues")
         for number, name in named.items():
             tally.problem(f"thread {name!r}", f"its number {number} has no rows")
@@ -97,15 +98,21 @@ def check(store: Store) -> CheckReport:
     return CheckReport(**counts, problems=tuple(tally.problems))
 
 
-def _thread_numbers(tx: ReadTransaction) -> Iterator[int]:
-    place = keys.thread(1)
-    end = b"\xff" * keys.THREAD_BYTES
+def _thread_numbers(tx: ReadTransaction, tally: _Tally) -> Iterator[int]:
+    """Iterate over the numbers of threads that have rows; report rows whose keys hold none."""
+    place, end = b"", b"\xff" * keys.THREAD_BYTES
     while True:
         (found,) = tx.seek_many([(place, end)])
         if found is None:
             return
-        number = int.from_bytes(found[0][: keys.THREAD_BYTES], "big")
-        yield number
+        key, _ = found
+        if len(key) <= keys.THREAD_BYTES:
+            tally.problem(key.hex(), "a row whose key isn't of this format")
+            place = key + b"\0"
+            continue
+        number = int.from_bytes(key[: keys.THREAD_BYTES], "big")
+        if number:  # 0 is the store itself
+            yield number
         place = keys.thread(number + 1)
 
 
@@ -121,14 +128,20 @@ def _check_store_rows(tx: ReadTransaction, tally: _Tally) -> tuple[dict[int, str
                 case b"C":
                     pass  # the storage's own row
                 case b"H":
-                    for name, number in rows.parse(key, unseal(key, row)):
+                    entries = names.parse_entries(key, unseal(key, row))
+                    if not entries:
+                        tally.problem(key.hex(), "a row of names without a name")
+                    for name, number in entries:
+                        text = keys.decode_name(name)
                         by_name[rest[:1], number] = name
                         if keys.of_name(rest[:1], name) != key:
-                            tally.problem(key.hex(), f"the name {keys.decode_name(name)!r} stands under another's hash")
+                            tally.problem(key.hex(), f"the name {text!r} stands under another's hash")
                 case b"N":
                     by_number[rest[:1], int.from_bytes(rest[1:], "big")] = unseal(key, row)
                 case b"Q":
                     rows.parse(key, unseal(key, row))
+                    if len(rest) != keys.THREAD_BYTES:
+                        tally.problem(key.hex(), "a queue row without a thread's number")
                     queued.add(int.from_bytes(rest, "big"))
                 case b"F":
                     rows.parse(key, unseal(key, row))
@@ -138,9 +151,28 @@ def _check_store_rows(tx: ReadTransaction, tally: _Tally) -> tuple[dict[int, str
             tally.problem(key.hex(), error)
     for entry in by_name.items() ^ by_number.items():
         (kind, number), name = entry
-        tally.problem(f"name {keys.decode_name(name)!r}", f"number {number} of kind {kind.decode()} is named one way only")
+        shown = name.decode("utf-8", "backslashreplace")
+        tally.problem(f"name {shown!r}", f"number {number} of kind {kind!r} is named one way only")
     threads = {number: keys.decode_name(name) for (kind, number), name in by_name.items() if kind == keys.THREAD}
     return threads, queued
+
+
+def _is_well_formed(kind: bytes, rest: bytes) -> bool:
+    """Tell whether a thread row's key goes on, after its kind, as the format says."""
+    match kind:
+        case b"h":
+            return not rest
+        case b"n":
+            return len(rest) == keys.HASH_BYTES
+        case b"r":
+            return len(rest) == keys.NAMESPACE_BYTES + ulids.ULID_BYTES
+        case b"i":
+            return 1 <= len(rest) - keys.NAMESPACE_BYTES <= keys.MAX_ID_BYTES
+        case b"w":
+            length = len(rest) - keys.NAMESPACE_BYTES - 1 - keys.HASH_BYTES
+            return 1 <= length <= keys.MAX_ID_BYTES and rest[keys.NAMESPACE_BYTES] == length
+        case _:
+            return len(rest) == 1 + keys.NUMBER_BYTES and rest[0] < rec.SERIES
 
 
 class _ThreadCheck:
@@ -160,9 +192,13 @@ class _ThreadCheck:
         if header is None:
             self._problem("its header is missing")
             return
+        if header.name != keys.encode_name(self.view.name):
+            self._problem(f"its header names {header.name.decode('utf-8', 'backslashreplace')!r}")
         for key, _ in self.tx.scan(keys.thread(self.number), keys.thread(self.number + 1)):
             if key[keys.THREAD_BYTES] not in _THREAD_KINDS:
                 self._problem(f"row {key.hex()} is of unknown kind")
+            elif not _is_well_formed(key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1], key[keys.THREAD_BYTES + 1 :]):
+                self._problem(f"row {key.hex()} has no key of its kind")
         self._load_chunks(header)
         namespaces = rows.load_namespaces(self.tx, self.number)
         ids: dict[int, set[str]] = {namespace.number: self._namespace(header, namespace) for namespace in namespaces}
@@ -196,7 +232,7 @@ class _ThreadCheck:
                 try:
                     decoded = chunkrow.decode_row(unseal(key, row), last)
                 except CorruptionError as error:
-                    self._problem(error)
+                    self._problem(f"row {key.hex()}: {error}")
                     continue
                 if last > header.packed_up_to[series]:
                     loose, loose_bytes = loose + 1, loose_bytes + decoded.plain_bytes
@@ -332,6 +368,12 @@ class _ThreadCheck:
             self.tally.garbage_records += 1
 
     def _parents(self, held: dict[bytes, rec.Record], namespace: rows.Namespace, where: str) -> None:
+        for ulid, record in held.items():
+            if record.parent is not None and record.parent >= ulid:
+                self._problem(
+                    f"{where}: the parent of {record.id or ulids.to_text(ulid)!r} is {ulids.to_text(record.parent)}, "
+                    "which isn't older"
+                )
         if namespace.front == rows.NATIVE:
             return  # a native checkpoint's parent may be deleted
         for ulid, record in held.items():
@@ -356,7 +398,7 @@ class _ThreadCheck:
             entry = rows.decode_id_entry(key, unseal(key, row))
             counted += entry.count
             packs += entry.smallest is not None
-            if key[len(prefix) :].decode() not in visible:
+            if key[len(prefix) :].decode("utf-8", "backslashreplace") not in visible:
                 self._problem(f"{where}: row {key.hex()} names a checkpoint that isn't there")
         if packs != namespace.id_packs:
             self._problem(f"{where}: {packs} record packs are listed by id, {namespace.id_packs} are counted")
@@ -370,8 +412,9 @@ class _ThreadCheck:
         for key, row in self.tx.scan(prefix, keys.end_of(prefix)):
             rest = key[len(prefix) :]
             namespace = int.from_bytes(rest[: keys.NAMESPACE_BYTES], "big")
-            length = rest[keys.NAMESPACE_BYTES]
-            id_ = rest[keys.NAMESPACE_BYTES + 1 :][:length].decode()
+            if not _is_well_formed(b"w", rest):
+                continue  # reported already
+            id_ = rest[keys.NAMESPACE_BYTES + 1 : -keys.HASH_BYTES].decode("utf-8", "backslashreplace")
             try:
                 self._tasks(rows.decode_tasks(key, unseal(key, row)), f"writes of {id_!r}")
             except CorruptionError as error:

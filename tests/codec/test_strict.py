@@ -21,9 +21,7 @@ from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 FLOATS = st.one_of(st.floats(), st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack(">d", bits.to_bytes(8))[0]))
 """Every float that there is, payloads of NaN included."""
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), FLOATS, st.text(), st.binary())
-VALUES = st.recursive(
-    LEAVES, lambda inner: st.one_of(st.lists(inner), st.dictionaries(LEAVES, inner)), max_leaves=20
-)
+VALUES = st.recursive(LEAVES, lambda inner: st.one_of(st.lists(inner), st.dictionaries(LEAVES, inner)), max_leaves=20)
 
 
 def exact(value: Any) -> Any:

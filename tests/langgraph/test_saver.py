@@ -35,7 +35,7 @@ from deltastore.langgraph import DeltaSaver
 from deltastore.log import rows
 from deltastore.log.names import Names
 from deltastore.storage.memory import MemoryStorage
-from tests.langgraph.comparing import Pair, assert_same, checkpoint, config, difference, expected_metadata
+from tests.langgraph.comparing import Pair, assert_same, checkpoint, config, expected_metadata
 
 OpenStore = Callable[..., Store]
 META: dict[str, Any] = {"source": "loop", "step": 1, "parents": {}}
@@ -106,13 +106,13 @@ class TestPutAndGet:
         assert pair.compare_all() == 2
 
     def test_every_bump_may_change_the_type_of_a_value(self, pair: Pair) -> None:
-        kinds: list[Any] = [[], {}, 0, None, "", [[]], {"": {}}, b"", (), [0], [False], [0.0], [None], [""], {0: 0}, {False: 0}]
+        kinds: list[Any] = [[], {}, None, "", [[]], (), [0], [False], [0.0], {0: 0}, {False: 0}]
         parent = None
         for number, value in enumerate(one for both in permutations(kinds, 2) for one in both):
             id_ = f"{number:04}"
             pair.put(config("t", parent), checkpoint(id_, {"a": number + 1}, {"a": value}))
             parent = id_
-        assert pair.compare_all() > 400
+        assert pair.compare_all() == 220
 
     def test_unknown_threads_namespaces_and_ids_read_as_none(self, saver: DeltaSaver) -> None:
         put_one(saver, a=1)
@@ -389,28 +389,28 @@ class TestPutRule:
         grow(pair, "t", count=45)
         pair.compare_all()
 
-    @pytest.mark.parametrize("place", [0, 3, 20, 49])
-    @pytest.mark.parametrize("parent", [None, "same", "before", "nowhere"])
+    @pytest.mark.parametrize(("place", "parent"), [(0, None), (0, "same"), (20, "same"), (9, "before"), (8, "nowhere"), (9, "same")])
     def test_an_id_may_be_put_again(self, pair: Pair, place: int, parent: str | None) -> None:
-        grow(pair, "t", count=50)
+        grow(pair, "t", count=10)
         id_ = f"{place:04}"
         pair.put_writes(config("t", id_), [("a", 1)], "task", "~1")
         above = {"same": id_, "before": f"{max(place - 1, 0):04}", "nowhere": "nowhere", None: None}[parent]
         versions = {"messages": "9000.", "still": "0"}
         again = checkpoint(id_, versions, {"messages": ["another"], "still": {"k": "v"}})
         pair.put(config("t", above), again, {**META, "again": True})
-        assert pair.compare_all() == 50
-        pair.put(config("t", id_), checkpoint("0050", {"messages": "9001.", "still": "0"}, {"messages": ["another", 2], "still": {"k": "v"}}))
-        assert pair.compare_all() == 51
+        count = pair.compare_all()
+        values = {"messages": ["another", 2], "still": {"k": "v"}}
+        pair.put(config("t", id_), checkpoint("0050", {"messages": "9001.", "still": "0"}, values))
+        assert pair.compare_all() == count + 1
 
     def test_an_id_inside_a_pack_may_be_put_again(self, pair: Pair) -> None:
         grow(pair, "t", count=80)
         packed = packed_ids(pair.saver, "t")
         assert len(packed) >= 32
         for id_ in (packed[0], packed[-1], packed[len(packed) // 2]):
-            for above in (id_, None):
-                pair.put(config("t", above), checkpoint(id_, {"messages": "90."}, {"messages": ["another"]}))
-                pair.compare_all()
+            pair.put(config("t", id_), checkpoint(id_, {"messages": "90."}, {"messages": ["another"]}))
+            pair.put(config("t"), checkpoint(id_, {"messages": "90."}, {"messages": ["another"]}))
+            pair.compare_all()
         grow(pair, "t", count=60, first=80, parent="0079")
         pair.compare_all()
 
@@ -444,7 +444,7 @@ class TestWrites:
         packed = packed_ids(pair.saver, "t")
         assert len(packed) >= 32
         pair.compare_all()
-        for id_ in packed:
+        for id_ in packed[::5]:
             pair.put_writes(config("t", id_), [("a", "not taken"), ("b", "new"), ("__error__", "second")], "task", "~2")
             pair.put_writes(config("t", id_), [("a", "another task")], "task 2", "~0")
         pair.compare_all()
@@ -614,19 +614,27 @@ class TestList:
         filled.compare_list(config("t", "0003"), before=config("t", "0003"))
         filled.compare_list(config("t", "0003"), before=config("t", "0004"), limit=1, filter={"step": 3})
 
-    @pytest.mark.parametrize("limit", [None, 0, 1, 2, 31, 32, 33, 1000, -1])
-    @pytest.mark.parametrize("before", [None, "0000", "0001", "0040", "00405", "0074", "9", " "])
-    def test_limit_and_before(self, filled: Pair, limit: int | None, before: str | None) -> None:
-        filled.compare_list(config("t"), limit=limit, before=config("t", before) if before else None)
+    def test_limit_and_before(self, filled: Pair) -> None:
+        for limit in (0, 1, 2, 31, 32, 33, 1000, -1, None):
+            filled.compare_list(config("t"), limit=limit)
+            for before in ("0000", "0001", "0040", "00405", "0074", "9", " "):
+                filled.compare_list(config("t"), limit=3 if limit is None else limit, before=config("t", before))
 
-    @pytest.mark.parametrize(
-        "filter_",
-        [{}, {"step": 5}, {"source": "loop"}, {"source": "fork", "step": 5}, {"step": "5"}, {"none": None}, {"parents": {}}, {"x": 1}],
-    )
-    def test_filter(self, filled: Pair, filter_: dict[str, Any]) -> None:
-        filled.compare_list(config("t"), filter=filter_)
-        filled.compare_list(config("t"), filter=filter_, limit=1, before=config("t", "0060"))
-        filled.compare_list(None, filter=filter_)
+    def test_filter(self, filled: Pair) -> None:
+        for filter_ in (
+            {},
+            {"step": 5},
+            {"source": "loop"},
+            {"source": "fork", "step": 5},
+            {"step": "5"},
+            {"step": 5.0},
+            {"none": None},
+            {"parents": {}},
+            {"x": 1},
+        ):
+            filled.compare_list(config("t"), filter=filter_, limit=8)
+            filled.compare_list(config("t"), filter=filter_, limit=1, before=config("t", "0060"))
+        filled.compare_list(None, filter={"step": 1})
 
     def test_the_iterator_is_lazy_and_holds_no_reader(self, filled: Pair) -> None:
         saver = filled.saver
@@ -691,7 +699,9 @@ class TestAsync:
             for query in ({}, {"limit": 1}, {"before": config("t", "2")}, {"filter": {"step": 9}}):
                 expected = [found async for found in reference.alist(config("t"), **query)]
                 actual = [found async for found in saver.alist(config("t"), **query)]
-                assert difference([list(one) for one in expected], [list(one) for one in actual]) is None
+                assert len(expected) == len(actual)
+                for one, other in zip(expected, actual, strict=True):
+                    assert_same(one, other)
             assert (await saver.aget(config("t")) or {})["channel_values"] == {"a": [1, 2]}
 
         asyncio.run(run())
@@ -804,10 +814,20 @@ class TestSerializers:
         assert not [key for key, row in _rows(saver).items() if b"SECRET" in row]
 
     def test_another_serializer_is_a_typed_error(self, open_store: OpenStore) -> None:
-        """C16: never a quietly different value."""
-        put_one(DeltaSaver(open_store()), a=[1], b={"x": 1})
-        with pytest.raises(CodecMismatchError, match="JsonPlusSerializer"):
-            DeltaSaver(open_store(), serde=Reversing()).get_tuple(config("t"))
+        """C16, C94: never a quietly different value, nor plain text where an encrypted value is expected."""
+        serializers = [JsonPlusSerializer(), Reversing(), EncryptedSerializer(Xor()), MyJsonPlus()]
+        for number, writer in enumerate(serializers):
+            put_one(DeltaSaver(open_store(), serde=writer), number, a=[1], b={"x": 1}, c=None)
+        for number, writer in enumerate(serializers):
+            for reader in serializers:
+                saver = DeltaSaver(open_store(), serde=reader)
+                if reader is writer:
+                    found = saver.get_tuple(config(number))
+                    assert found is not None
+                    assert found.checkpoint["channel_values"] == {"a": [1], "b": {"x": 1}, "c": None}
+                    continue
+                with pytest.raises(CodecMismatchError, match=type(writer).__name__):
+                    saver.get_tuple(config(number))
 
     def test_a_clone_shares_the_store_and_leaves_closing(self, tmp_path: Path) -> None:
         from langgraph.checkpoint.serde import _msgpack
@@ -834,7 +854,7 @@ class TestSerializers:
             ([1, object()], "[1]"),
             ({"k": [{"deep": object()}]}, "['k'][0]['deep']"),
             ([2**70], "[0]"),
-            ("\ud800", ""),
+            ({"a": 1, "\ud800": 1}, ""),
             ({"x": lambda: 0}, "['x']"),
         ],
     )
@@ -861,15 +881,21 @@ class TestSerializers:
             put_one(saver, a=threading.Lock())
         assert not getattr(saver.serde, "pickle_fallback", True)
 
-    def test_surrogates_never_change_the_format(self, saver: DeltaSaver) -> None:
-        """C90: refused, and what looks like a constructor record is data."""
+    def test_surrogates_never_change_the_format(self, pair: Pair) -> None:
+        """C90: the serializer replaces them, and what looks like a constructor record stays data."""
         record = {"lc": 2, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "true"}}
-        with pytest.raises(EncodeError):
-            put_one(saver, a=["\ud800", record])
-        put_one(saver, a=[record], d=record)
-        found = saver.get_tuple(config("t"))
+        values = {
+            "a": ["\ud800", record],
+            "d": {"text": "a\ud83d\ude00b", "record": record},
+            "s": "\udfff",
+            "l": ["x" * 100 + "\ud800"],
+            "m": [HumanMessage("\ud800", id="m"), AIMessage([{"type": "text", "text": "\ud800"}], id="n")],
+        }
+        pair.put(config("t"), checkpoint("1", dict.fromkeys(values, 1), values))
+        assert pair.compare_all() == 1
+        found = pair.saver.get_tuple(config("t"))
         assert found is not None
-        assert found.checkpoint["channel_values"] == {"a": [record], "d": record}
+        assert found.checkpoint["channel_values"]["a"] == ["?", record]
 
 
 class TestStores:
@@ -906,9 +932,14 @@ class TestStores:
         saver = DeltaSaver(store)
         put_one(saver, "graph", a=[1])
         assert [found.config["configurable"]["thread_id"] for found in saver.list(None)] == ["graph"]
-        assert list(saver.list(config("native"))) == []
-        assert saver.get_tuple(config("native")) is None
-        assert saver.get_tuple(config("native", made.id)) is None
+        assert list(saver.list({"configurable": {"thread_id": "native"}})) == []
+        for call in (
+            lambda: list(saver.list(config("native"))),
+            lambda: saver.get_tuple(config("native")),
+            lambda: saver.get_tuple(config("native", made.id)),
+        ):
+            with pytest.raises(FrontMismatchError, match="native API"):
+                call()
 
     def test_a_saver_over_an_open_store_leaves_it_open(self, open_store: OpenStore) -> None:
         store = open_store()

@@ -1,0 +1,184 @@
+"""The fast path for langchain-core messages: their fields as msgpack, without pydantic on the way in or out.
+
+It must be indistinguishable on reload from LangGraph's serializer, which dumps the model and validates it again. So it only takes messages of
+exact known classes whose validation would change nothing, and steps aside for everything else. Imports codec and langchain-core.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import ormsgpack
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from deltastore.codec.blobs import JSONPLUS_MESSAGE
+from deltastore.errors import ChecksumError
+
+_TAG: Final = bytes((JSONPLUS_MESSAGE,))
+_PLAIN_ONLY: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+)
+"""With these and without a default, packing raises on everything that a reload would change; so do keys that aren't str."""
+
+_COMMON: Final = ("content", "additional_kwargs", "response_metadata", "name", "id")
+_USAGE: Final = ("input_tokens", "output_tokens", "total_tokens", "input_token_details", "output_token_details")
+_USAGE_DETAILS: Final = {
+    "input_token_details": ("audio", "cache_creation", "cache_read"),
+    "output_token_details": ("audio", "reasoning"),
+}
+_TOOL_CALL: Final = ["name", "args", "id", "type"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """A class as this module knows it. `names` are the stored fields in order; `number` stands for class and names in the format."""
+
+    number: int
+    cls: type[BaseMessage]
+    kind: str
+    names: tuple[str, ...]
+    unchanged: Callable[[tuple[Any, ...]], bool]
+    values_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    fields: frozenset[str]
+    current: bool
+
+    def build(self, values: Sequence[Any]) -> BaseMessage:
+        """Return the message that these values were taken from, as LangGraph's reload makes it: every field counts as set."""
+        content, additional, metadata, *rest = values
+        state = {"content": content, "additional_kwargs": additional, "response_metadata": metadata, "type": self.kind}
+        state.update(zip(self.names[3:], rest, strict=True))
+        if not self.current:  # another langchain-core: let it validate
+            return self.cls(**state)
+        message = self.cls.__new__(self.cls)
+        set_ = object.__setattr__
+        set_(message, "__dict__", state)
+        set_(message, "__pydantic_fields_set__", set(self.fields))
+        set_(message, "__pydantic_extra__", {})
+        set_(message, "__pydantic_private__", None)
+        return message
+
+
+def _plain_content(content: Any) -> bool:
+    if type(content) is str:
+        return True
+    return type(content) is list and all(type(part) is dict or type(part) is str for part in content)
+
+
+def _common(values: tuple[Any, ...]) -> bool:
+    content, additional, metadata, name, id_ = values[:5]
+    return (
+        _plain_content(content)
+        and type(additional) is dict
+        and type(metadata) is dict
+        and (name is None or type(name) is str)
+        and (id_ is None or type(id_) is str)
+    )
+
+
+def _ai(values: tuple[Any, ...]) -> bool:
+    """Whether AIMessage's validators would leave the values as they are."""
+    tool_calls, invalid, usage = values[5:]
+    return (
+        _common(values)
+        and "tool_calls" not in values[1]  # parsed into tool_calls where those are empty
+        and type(invalid) is list
+        and not invalid
+        and type(tool_calls) is list
+        and all(map(_plain_tool_call, tool_calls))
+        and (usage is None or _plain_usage(usage))
+    )
+
+
+def _plain_tool_call(call: Any) -> bool:
+    return (
+        type(call) is dict
+        and list(call) == _TOOL_CALL  # validation drops extras and restores this order
+        and type(call["name"]) is str
+        and type(call["args"]) is dict
+        and (call["id"] is None or type(call["id"]) is str)
+        and call["type"] == "tool_call"
+        and type(call["type"]) is str
+    )
+
+
+def _plain_usage(usage: Any) -> bool:
+    """Whether validation would keep the usage: known keys in their order, exact ints."""
+    if type(usage) is not dict or list(usage) != [name for name in _USAGE if name in usage]:
+        return False
+    for name, value in usage.items():
+        known = _USAGE_DETAILS.get(name)
+        if known is None:
+            if type(value) is not int:
+                return False
+        elif type(value) is not dict or list(value) != [key for key in known if key in value]:
+            return False
+        elif not all(type(count) is int for count in value.values()):
+            return False
+    return all(name in usage for name in _USAGE[:3])
+
+
+def _tool(values: tuple[Any, ...]) -> bool:
+    """Whether ToolMessage's validators would leave the values as they are."""
+    tool_call_id, _, status = values[5:]
+    return (
+        _common(values)
+        and type(values[0]) is str  # lists are coerced
+        and type(tool_call_id) is str
+        and type(status) is str
+        and status in ("success", "error")
+    )
+
+
+def _schema(
+    number: int,
+    cls: type[BaseMessage],
+    more: tuple[str, ...] = (),
+    unchanged: Callable[[tuple[Any, ...]], bool] = _common,
+) -> _Schema:
+    names = _COMMON + more
+    fields = (*names[:3], "type", *names[3:])
+    current = tuple(cls.model_fields) == fields
+    kind = cls.model_fields["type"].default
+    return _Schema(number, cls, kind, names, unchanged, itemgetter(*names), frozenset(fields), current)
+
+
+_SCHEMAS: Final = (
+    _schema(1, HumanMessage),
+    _schema(2, AIMessage, ("tool_calls", "invalid_tool_calls", "usage_metadata"), _ai),
+    _schema(3, SystemMessage),
+    _schema(4, ToolMessage, ("tool_call_id", "artifact", "status"), _tool),
+)
+_BY_CLASS: Final = {schema.cls: schema for schema in _SCHEMAS if schema.current}
+_BY_NUMBER: Final = {schema.number: schema for schema in _SCHEMAS}
+
+
+def encode(value: Any) -> bytes | None:
+    """Return a message as a blob, or None where LangGraph's serializer must have it. Raises nothing."""
+    schema = _BY_CLASS.get(type(value))
+    if schema is None:
+        return None
+    state = value.__dict__
+    if value.__pydantic_extra__ or len(state) != len(schema.fields) or state.get("type") != schema.kind:
+        return None
+    try:
+        values = schema.values_of(state)
+        if not schema.unchanged(values):
+            return None
+        return _TAG + ormsgpack.packb([schema.number, *values], option=_PLAIN_ONLY)
+    except (KeyError, TypeError, ValueError):
+        return None  # a field is missing, or something in it isn't plain
+
+
+def decode(blobs: Sequence[bytes]) -> list[BaseMessage]:
+    """Return the messages of blobs that `encode` made. Raises ChecksumError."""
+    joined = b"".join((b"\xdd", len(blobs).to_bytes(4, "big"), *(memoryview(blob)[1:] for blob in blobs)))
+    try:
+        return [_BY_NUMBER[number].build(values) for number, *values in ormsgpack.unpackb(joined)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ChecksumError(f"malformed message: {error}") from error
