@@ -31,6 +31,7 @@ from deltastore.errors import (
     SyncModeError,
     ThreadExistsError,
     ThreadNotFoundError,
+    TypeRefusedError,
     UnavailableError,
 )
 from deltastore.reducers import Reducer
@@ -70,6 +71,7 @@ __all__ = [
     "ThreadExistsError",
     "ThreadInfo",
     "ThreadNotFoundError",
+    "TypeRefusedError",
     "UnavailableError",
     "check",
     "open",

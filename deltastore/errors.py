@@ -22,7 +22,8 @@
     ├── MismatchError                       stored by something that isn't at hand: install or register it
     │   ├── FormatError                     another format version
     │   ├── ReducerMismatchError            another reducer, or another version of it
-    │   └── CodecMismatchError              another serializer
+    │   ├── CodecMismatchError              another serializer
+    │   └── TypeRefusedError                a class that the serializer's allowlist doesn't name
     └── CorruptionError                     stored bytes aren't what was written: check, then restore
         ├── ChecksumError                   a row fails its checksum or can't be parsed
         └── BrokenChainError                a row that a checkpoint needs is missing
@@ -165,6 +166,12 @@ class CodecMismatchError(MismatchError):
     """A value was written by another serializer than the one at hand."""
 
     code = "codec-mismatch"
+
+
+class TypeRefusedError(MismatchError):
+    """A stored object's class isn't on the serializer's allowlist, and strict loading refuses to hand out its parts."""
+
+    code = "type-refused"
 
 
 class CorruptionError(DeltastoreError):

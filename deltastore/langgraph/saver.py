@@ -22,12 +22,14 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
     get_checkpoint_id,
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
+from deltastore.codec.blobs import Codec, Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
@@ -39,7 +41,8 @@ from deltastore.log.intents import Versioned
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.storage.port import SyncMode
-from deltastore.store import Store, check_name, open_storage
+from deltastore.store import Store, check_name
+from deltastore.store import open as open_store
 
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
@@ -58,13 +61,18 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
     """
 
-    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None) -> None:
-        """Use an open store, which stays the caller's to close. `serde` defaults to LangGraph's own, with pickle off."""
-        super().__init__(serde=serde)
+    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None, strict: bool = False) -> None:
+        """Use an open store, which stays the caller's to close.
+
+        `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt, by default
+        LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
+        """
+        super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
         self.store = store
+        self.strict = strict
         self._log = store.log
         self._owns_store = False
-        self._set_codec()
+        self._made: tuple[SerializerProtocol, Codec] | None = None
 
     @classmethod
     def from_path(
@@ -73,26 +81,36 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         *,
         snapshot_frequency: int | None = None,
         serde: SerializerProtocol | None = None,
+        strict: bool = False,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the class.
         Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
-        storage = open_storage(path, sync=sync)
-        saver = cls(Store(storage, snapshot_frequency=snapshot_frequency, cache_bytes=cache_bytes), serde=serde)
+        store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
+        saver = cls(store, serde=serde, strict=strict)
         saver._owns_store = True
         return saver
 
-    def _set_codec(self) -> None:
-        registry = self._log.names
+    @property
+    def _codec(self) -> Codec:
+        """The codec of the serializer, made anew where somebody gave the saver another one."""
+        made = self._made
+        if made is None or made[0] is not self.serde:
+            registry = self._log.names
 
-        def type_of(tag: int) -> str:
-            with self._log.storage.read() as tx:
-                return registry.name(tx, keys.TAG, tag)
+            def type_of(tag: int) -> str:
+                with self._log.storage.read() as tx:
+                    return registry.name(tx, keys.TAG, tag)
 
-        self._codec = codec_for(self.serde, lambda name: registry.number(keys.TAG, name), type_of)
+            codec = codec_for(
+                self.serde, lambda name: registry.number(keys.TAG, name), type_of, strict=self.strict
+            )
+            made = self._made = (self.serde, codec)
+        return made[1]
 
     def close(self) -> None:
         """Close the store if `from_path` opened it. Closing twice is harmless."""
@@ -120,7 +138,6 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         clone = cast(DeltaSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
             clone._owns_store = False
-            clone._set_codec()
         return clone
 
     # --- writing
@@ -291,6 +308,32 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                 (write.task, write.channel, assemble(write.kind, write.blobs, self._codec)) for write in reading.writes
             ],
         )
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what DeltaChannels are rebuilt from: the nearest ancestor's value, and all writes since, oldest first.
+
+        Reads only the ancestors that count. Raises BrokenChainError where one of them was lost.
+        """
+        if not channels:
+            return {}
+        thread, namespace = _address(config)
+        out: dict[str, DeltaChannelHistory] = {}
+        for name, (seed, writes) in self._log.walk(thread, namespace, _id(config), channels).items():
+            history: DeltaChannelHistory = {
+                "writes": [(write.task, name, assemble(write.kind, write.blobs, self._codec)) for write in writes]
+            }
+            if seed is not None and seed.blobs is not None:
+                history["seed"] = assemble(seed.kind, seed.blobs, self._codec)
+            out[name] = history
+        return out
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what DeltaChannels are rebuilt from, off the event loop."""
+        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
 
     def _frame(self, record: Record, namespace: str) -> dict[str, Any]:
         """Return what of a checkpoint is neither values nor versions. Raises FrontMismatchError where there is no such part."""

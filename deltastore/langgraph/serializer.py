@@ -17,6 +17,7 @@ from deltastore.codec import blobs as bl
 from deltastore.codec.blobs import Codec
 from deltastore.errors import ChecksumError
 from deltastore.langgraph import messages
+from deltastore.langgraph.strict import refusing
 
 _MSGPACK = "msgpack"
 _OPAQUE_TAGS = {
@@ -29,17 +30,23 @@ _OPAQUE_TYPES = {tag: kind for kind, tag in _OPAQUE_TAGS.items()}
 _ONE_ELEMENT, _ONE_ENTRY = 0x91, 0x81
 """What msgpack begins a list of one with, and a dict of one."""
 
+Loads = Callable[[tuple[str, bytes]], Any]
+"""A serializer's `loads_typed`."""
 TagOf = Callable[[str], int]
 """Gives the tag of an interned kind of data, by name."""
 TypeOf = Callable[[int], str]
 """Gives the name of an interned tag."""
 
 
-def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf) -> Codec:
-    """Return the codec for a serializer: element by element where that is known to be exact, else opaque."""
+def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> Codec:
+    """Return the codec for a serializer: element by element where that is known to be exact, else opaque.
+
+    With `strict`, a class that the allowlist refuses raises TypeRefusedError instead of coming back as its parts.
+    """
+    loads = refusing(serde) if strict else serde.loads_typed
     if type(serde) is JsonPlusSerializer:
-        return JsonPlusCodec(serde, tag_of, type_of)
-    return OpaqueCodec(serde, tag_of, type_of)
+        return JsonPlusCodec(serde, loads, tag_of, type_of)
+    return OpaqueCodec(serde, loads, tag_of, type_of)
 
 
 class OpaqueCodec:
@@ -47,8 +54,9 @@ class OpaqueCodec:
 
     elementwise = False
 
-    def __init__(self, serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf) -> None:
+    def __init__(self, serde: SerializerProtocol, loads: Loads, tag_of: TagOf, type_of: TypeOf) -> None:
         self.serde = serde
+        self._loads = loads
         kind = type(serde)
         self.name = f"{kind.__module__}.{kind.__qualname__}"
         self._tag_of = tag_of
@@ -72,7 +80,7 @@ class OpaqueCodec:
             writer, _, _, kind = self._type_of(tag).split("\0", 3)
             if writer != self.name:  # it may have a kind of the same name
                 raise bl.wrong_writer(writer, self)
-        return self.serde.loads_typed((kind, blob[1:]))
+        return self._loads((kind, blob[1:]))
 
     def _known_tag(self, kind: str) -> int | None:
         return None
@@ -146,7 +154,7 @@ class JsonPlusCodec(OpaqueCodec):
                 out.extend(self._joined(same, b"\xdd"))
             elif tag == bl.JSONPLUS_RUN:
                 for blob in same:
-                    out.extend(self.serde.loads_typed((_MSGPACK, blob[1:])))
+                    out.extend(self._loads((_MSGPACK, blob[1:])))
             else:
                 raise bl.wrong_tag(tag, self)
         return out
@@ -162,7 +170,7 @@ class JsonPlusCodec(OpaqueCodec):
     def _joined(self, blobs: Sequence[bytes], header: bytes) -> Any:
         """Decode parts as the one list or dict that they are: each but its header of one."""
         data = b"".join((header, len(blobs).to_bytes(4, "big"), *(memoryview(blob)[2:] for blob in blobs)))
-        value = self.serde.loads_typed((_MSGPACK, data))
+        value = self._loads((_MSGPACK, data))
         if len(value) > len(blobs):
             raise ChecksumError(f"malformed value: {len(blobs)} chunks gave {len(value)} elements")
         return value

@@ -7,7 +7,7 @@ outside write transactions and applied in one. Thread-safe.
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from deltastore.errors import (
     FormatError,
     InvalidInputError,
 )
-from deltastore.log import copying, deleting, keys, names, pending, policy, putting, rows
+from deltastore.log import copying, deleting, keys, names, pending, policy, putting, rows, walking
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
 from deltastore.log.reading import View, check_latest, require
 from deltastore.log.registry import Registry
@@ -374,22 +374,46 @@ class Log:
             view = View(tx, number, thread)
             return self._load_writes(view, view.tasks(found, id_))
 
+    def _load_write(self, view: View, task: str, write: rows.StoredWrite) -> WriteLoaded:
+        name = self.registry.channel_name(view.tx, write.channel)
+        blobs = view.blobs(0, write.value.spans)
+        return WriteLoaded(task, write.path, write.idx, name, write.value.kind, blobs, write.time_ms)
+
     def _load_writes(self, view: View, tasks: rows.Tasks) -> list[WriteLoaded]:
         """Return writes with their chunks, in the order (path, task, idx)."""
         out = [
-            WriteLoaded(
-                task,
-                write.path,
-                write.idx,
-                self.registry.channel_name(view.tx, write.channel),
-                write.value.kind,
-                view.blobs(0, write.value.spans),
-                write.time_ms,
-            )
+            self._load_write(view, task, write)
             for task, writes in tasks.items()
             for write in writes.values()
         ]
         return sorted(out, key=lambda write: (write.path, write.task, write.idx))
+
+    def walk(
+        self, thread: str, namespace: str, id_: str | None, channels: Sequence[str]
+    ) -> dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]]:
+        """Return, for each channel, the value of the nearest ancestor that has one, and the writes since, oldest first.
+
+        The checkpoint's own value and writes don't count. Without id it is the latest. Raises BrokenChainError, ChecksumError.
+        """
+        with self.storage.read() as tx:
+            located = self._locate(tx, thread, namespace)
+            wanted = located[2].latest if located is not None and id_ is None else id_
+            if located is None or wanted is None:
+                return {name: (None, []) for name in channels}
+            number, _, found = located
+            view = View(tx, number, thread)
+            ulid = view.find(found, wanted)
+            numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}
+            known = {number for number in numbers.values() if number is not None}
+            walked = {} if ulid is None else walking.walk(view, found, ulid, known)
+            out: dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]] = {}
+            for name, channel in numbers.items():
+                history = walked.get(channel or 0, walking.Walked())
+                seed = None
+                if channel is not None and history.seed is not None:
+                    seed = _load_channel(view, channel, Channel(history.seed, 0), None)
+                out[name] = (seed, [self._load_write(view, task, write) for task, write in history.writes])
+            return out
 
     # --- lists
 

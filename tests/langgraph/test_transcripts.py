@@ -1,0 +1,141 @@
+"""Real agent transcripts, message by message: every historic checkpoint of every thread is what InMemorySaver gives.
+
+τ-bench airline, gpt-4o (200 runs, 5,308 messages with tool calls) and two runs of SWE-agent. One checkpoint per message, as a graph makes
+them. Skipped where the data isn't beside the project.
+"""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+import deltastore
+from deltastore.langgraph import DeltaSaver
+from tests.langgraph.comparing import assert_same, config, difference
+
+TAU = "tau_airline_gpt4o.json"
+SWE_AGENT = ("swe_agent_ctf_web.traj", "swe_agent_marshmallow_1867.traj")
+FULL_TUPLES_EVERY = 8
+"""One in this many checkpoints is compared as a whole with InMemorySaver's, which decodes all messages for each."""
+
+
+def message(found: dict[str, Any], id_: str) -> AnyMessage:
+    """Return the message object of an OpenAI-shaped dict."""
+    content = found["content"] or ""
+    match found["role"]:
+        case "system":
+            return SystemMessage(content, id=id_)
+        case "user":
+            return HumanMessage(content, id=id_)
+        case "tool":
+            return ToolMessage(content, id=id_, name=found.get("name"), tool_call_id=tool_call_id(found))
+        case "assistant":
+            calls = [
+                {"name": call["function"]["name"], "args": arguments(call["function"]["arguments"]), "id": call["id"]}
+                for call in found.get("tool_calls") or ()
+            ]
+            return AIMessage(content, id=id_, tool_calls=calls, additional_kwargs={"refusal": None}, response_metadata={"model": "gpt-4o"})
+    raise AssertionError(found["role"])
+
+
+def tool_call_id(found: dict[str, Any]) -> str:
+    return found["tool_call_id"] if "tool_call_id" in found else found["tool_call_ids"][0]
+
+
+def arguments(text: str | dict[str, Any]) -> dict[str, Any]:
+    parsed = json.loads(text) if isinstance(text, str) else text
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
+    runs = json.loads((data / TAU).read_text())
+    return {
+        f"tau {number} task {run['task_id']} trial {run['trial']}": [
+            message(found, f"{number}-{place}") for place, found in enumerate(run["traj"])
+        ]
+        for number, run in enumerate(runs)
+    }
+
+
+def swe_agent_threads(data: Path) -> dict[str, list[AnyMessage]]:
+    return {
+        name: [message(found, f"{place}") for place, found in enumerate(json.loads((data / name).read_text())["history"])]
+        for name in SWE_AGENT
+    }
+
+
+def puts(thread: str, messages: list[AnyMessage]) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Yield the puts of a run."""
+    parent = None
+    for step in range(len(messages)):
+        version = f"{step + 1:032}.{step * 7919 % 10000:016}"
+        id_ = f"{step:06}"
+        made = {
+            "v": 4,
+            "id": id_,
+            "ts": "2026-11-29T00:00:00+00:00",
+            "channel_values": {"messages": messages[: step + 1]},
+            "channel_versions": {"messages": version},
+            "versions_seen": {"agent": {"messages": version}},
+            "updated_channels": ["messages"],
+        }
+        yield config(thread, parent), made, {"source": "loop", "step": step, "parents": {}}, {"messages": version}
+        parent = id_
+
+
+def check_threads(threads: dict[str, list[AnyMessage]], path: Path) -> int:
+    """Put all threads on both savers, reopen, compare every checkpoint; return the bytes on disk."""
+    reference = InMemorySaver()
+    with DeltaSaver.from_path(path, sync="none") as saver:
+        for thread, messages in threads.items():
+            for call in puts(thread, messages):
+                assert saver.put(*call) == reference.put(*call)
+    size = sum(file.stat().st_blocks * 512 for file in path.rglob("*"))
+    with DeltaSaver.from_path(path, sync="none") as saver:
+        for thread, messages in threads.items():
+            # what the reference gives for the whole run; a prefix of it is what it gives for an earlier checkpoint
+            whole = reference.get_tuple(config(thread))
+            assert whole is not None
+            expected = whole.checkpoint["channel_values"]["messages"]
+            assert len(expected) == len(messages)
+            places = set(range(0, len(messages), FULL_TUPLES_EVERY)) | {len(messages) - 1}
+            for step in range(len(messages)):
+                where = config(thread, f"{step:06}")
+                actual = saver.get_tuple(where)
+                assert actual is not None
+                if step in places:
+                    assert_same(reference.get_tuple(where), actual)
+                found = difference({"messages": expected[: step + 1]}, actual.checkpoint["channel_values"])
+                assert found is None, f"{thread}, step {step}: {found}"
+            listed = [found.checkpoint["id"] for found in islice(saver.list(config(thread)), 3)]
+            assert listed == [f"{step:06}" for step in range(len(messages))][-1:-4:-1]
+        report = deltastore.check(saver.store)
+        assert report.ok, report.problems
+        assert report.checkpoints == sum(map(len, threads.values()))
+        assert report.threads == len(threads)
+    return size
+
+
+def test_tau_bench(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = tau_threads(shared_data)
+    messages = [one for found in threads.values() for one in found]
+    calls = sum(len(one.tool_calls) for one in messages if isinstance(one, AIMessage))
+    assert (len(threads), len(messages), calls) == (200, 5308, 1164)
+    size = check_threads(threads, tmp_path / "store.ds")
+    plain = sum(len(str(one.content)) for one in messages)
+    with capsys.disabled():
+        print(f"\n  tau airline: {len(threads)} threads, {len(messages)} checkpoints, {plain:,} characters: {size:,} bytes on disk")
+
+
+def test_swe_agent(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = swe_agent_threads(shared_data)
+    assert [len(found) for found in threads.values()] == [43, 28]
+    size = check_threads(threads, tmp_path / "store.ds")
+    with capsys.disabled():
+        print(f"\n  SWE-agent: {len(threads)} threads, 71 checkpoints: {size:,} bytes on disk")
