@@ -209,7 +209,7 @@ class Thread:
         They change no state. Of one task the first write in each place stays, so a retried task can put them again.
         Raises EncodeError, CheckpointNotFoundError, FrontMismatchError, ContentionError.
         """
-        pairs = list(writes.items() if isinstance(writes, Mapping) else writes)
+        pairs: list[Any] = list(writes.items() if isinstance(writes, Mapping) else writes)
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise InvalidInputError(f"a {type(pair).__name__} among the writes; expected pairs of a channel and its value")

@@ -1,4 +1,4 @@
-"""What the tests do behind the store's back: rows as stored, and storages that another writer gets into the middle of."""
+"""What the tests do behind the store's back: rows as stored, and storages where another writer comes between."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

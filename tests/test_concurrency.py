@@ -103,7 +103,10 @@ class TestThreads:
         checkpoint = store.thread("t").append({"messages": ["a"]})
 
         def put(number: int) -> None:
-            writes = [("messages", [f"same for all {place}" for place in range(3)]), ("own", {"task": number, "pad": "x" * 300})]
+            writes = [
+                ("messages", [f"same for all {place}" for place in range(3)]),
+                ("own", {"task": number, "pad": "x" * 300}),
+            ]
             store.thread("t").put_writes(checkpoint, writes, task=f"task {number:02}")
 
         run_together(30, put)
@@ -180,7 +183,7 @@ class TestBetweenSnapshotAndCache:
 
     @pytest.fixture
     def thread(self, storage: Interrupted) -> Iterator[Thread]:
-        """A thread of a store whose channels have numbers already, so that a put's first snapshot is the one that counts."""
+        """A thread of a store whose channels have numbers already: a put's first snapshot is the one that counts."""
         store = Store(storage, snapshot_frequency=2)
         store.thread("warm").append({"a": 1, "b": 1, "c": 1, "x": 1})
         yield store.thread("t")
@@ -190,7 +193,9 @@ class TestBetweenSnapshotAndCache:
 
     def test_writes_of_another_task_in_between(self, storage: Interrupted, thread: Thread) -> None:
         checkpoint = thread.append({"a": 1})
-        storage.after_snapshot = [lambda: thread.put_writes(checkpoint, {"x": ["one", "two", {"k": "three"}]}, task="first")]
+        storage.after_snapshot = [
+            lambda: thread.put_writes(checkpoint, {"x": ["one", "two", {"k": "three"}]}, task="first")
+        ]
         thread.put_writes(checkpoint, {"x": ["zero", {"k": "three"}, "four"]}, task="second")
         thread.put_writes(checkpoint, {"x": ["zero", {"k": "three"}, "four"]}, task="third")
         assert [(w.task, w.value) for w in thread.writes(checkpoint)] == [
@@ -226,7 +231,9 @@ class TestBetweenSnapshotAndCache:
         checkpoint = thread.append({"a": {"k": "old"}})
 
         def arm() -> None:
-            thread.put_writes(checkpoint, {"a": {"k": "one"}, "b": {"l": "two"}})  # takes numbers, so the put's are shifted
+            thread.put_writes(
+                checkpoint, {"a": {"k": "one"}, "b": {"l": "two"}}
+            )  # takes numbers, so the put's are shifted
             storage.retries = 1
 
         storage.after_snapshot = [arm]
@@ -280,7 +287,8 @@ WORKER = """
 import json, sys, threading
 import deltastore
 
-path, process, threads, puts, shared = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "shared"
+path, process, threads, puts = sys.argv[1], *map(int, sys.argv[2:5])
+shared = sys.argv[5] == "shared"
 store = deltastore.open(path)
 acknowledged, failed = [], []
 print("ready", flush=True)
@@ -362,12 +370,14 @@ class TestProcesses:
                 try:
                     made = thread.append({"messages": ["child"]})
                     os.write(write_end, made.id.encode())
-                    code = 0 if made.parent_id == first.id and thread.state() == {"messages": ["parent", "child"]} else 2
+                    code = (
+                        0 if made.parent_id == first.id and thread.state() == {"messages": ["parent", "child"]} else 2
+                    )
                 finally:
                     os._exit(code)
             os.close(write_end)
-            with open(read_end) as pipe:
-                id_ = pipe.read()
+            id_ = os.read(read_end, 100).decode()
+            os.close(read_end)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert thread.append({"messages": ["parent again"]}).parent_id == id_
             assert thread.state() == {"messages": ["parent", "child", "parent again"]}

@@ -1,8 +1,8 @@
 """kill -9 at any moment: what was acknowledged is there and equal, what wasn't is there whole or not at all.
 
-A child process holds the interpreter and the imports; each round it forks a worker, which opens the store and writes until this process
-has read a random number of its acknowledgements and kills it. The worker says what it is about to do before it does it, and what came
-of it after, each in one write to the pipe. Nothing waits for a clock.
+A child process holds the interpreter and the imports; each round it forks a worker, which opens the store and writes
+until this process has read a random number of its acknowledgements and kills it. The worker says what it is about to
+do before it does it, and what came of it after, each in one write to the pipe. Nothing waits for a clock.
 """
 
 import hashlib
@@ -85,7 +85,9 @@ def work(path: str, chance: random.Random) -> None:
             expected = state | {"messages": [*state.get("messages", []), *added], "count": state.get("count", 0) + 1}
             if name == "state":
                 expected["messages"] = expected["messages"][chance.randint(0, 1) :][-40:]
-                expected["document"] = chance.choice(["short", "".join(f"line {n} {chance.randrange(9)}\n" for n in range(900))])
+                expected["document"] = chance.choice(
+                    ["short", "".join(f"line {n} {chance.randrange(9)}\n" for n in range(900))]
+                )
             say("will put", name, digest(expected))
             if name == "state":
                 made = thread.put_state(expected)
@@ -96,7 +98,10 @@ def work(path: str, chance: random.Random) -> None:
 
 
 def message(chance: random.Random) -> dict[str, Any]:
-    return {"id": chance.randrange(10**9), "text": " ".join(chance.choice(["ask", "tool", "é", "x" * 40]) for _ in range(chance.randint(0, 60)))}
+    return {
+        "id": chance.randrange(10**9),
+        "text": " ".join(chance.choice(["ask", "tool", "é", "x" * 40]) for _ in range(chance.randint(0, 60))),
+    }
 
 
 # --- the judge ------------------------------------------------------------------------------
@@ -104,7 +109,7 @@ def message(chance: random.Random) -> dict[str, Any]:
 
 @dataclass
 class Model:
-    """What was acknowledged: per thread, digest of each checkpoint's state and of its writes; and what was under way."""
+    """What was acknowledged: digests of the states, by thread and checkpoint, and of writes; and what is under way."""
 
     states: dict[str, dict[str, str]] = field(default_factory=lambda: {name: {} for name in THREADS})
     writes: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -146,7 +151,11 @@ class Model:
         for name, states in self.states.items():
             thread = store.thread(name)
             assert [c.id for c in thread.history()] == sorted(states, reverse=True)
-            ids = list(states) if chance is None else [*list(states)[-12:], *chance.sample(list(states), min(3, len(states)))]
+            ids = (
+                list(states)
+                if chance is None
+                else [*list(states)[-12:], *chance.sample(list(states), min(3, len(states)))]
+            )
             for id_ in ids:
                 assert digest(thread.state(at=id_)) == states[id_]
                 assert digest_writes(store, name, id_) == self.writes.get((name, id_), digest([]))
@@ -154,10 +163,17 @@ class Model:
 
 @contextmanager
 def child(path: Path) -> Iterator[tuple[IO[str], IO[str]]]:
-    command = [sys.executable, "-c", "import sys; from tests.test_kill import serve; serve(sys.argv[1])", os.fspath(path)]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.test_kill import serve; serve(sys.argv[1])",
+        os.fspath(path),
+    ]
     root = os.fspath(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": root}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
+    )
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -180,7 +196,9 @@ def test_fifty_kills_of_one_store(tmp_path: Path) -> None:
             orders.flush()
             kind, worker = json.loads(news.readline())
             assert kind == "worker"
-            left = chance.randint(5, 80) if chance.random() < 0.9 else 0  # lines: two a step; 0: while the store is opened
+            left = (
+                chance.randint(5, 60) if chance.random() < 0.9 else 0
+            )  # lines: two a step; 0: while the store is opened
             ended = False
             while not ended:
                 if left == 0:
@@ -205,6 +223,8 @@ def test_fifty_kills_of_one_store(tmp_path: Path) -> None:
         model.compare(store, None)
         assert check(store).ok
         counted = sum(map(len, model.states.values()))
-        print(f"{counted} checkpoints, {len(model.writes)} with writes, {cut_short} of {ROUNDS} kills with something under way")
+        print(
+            f"{counted} checkpoints, {len(model.writes)} with writes, {cut_short} of {ROUNDS} kills cut something short"
+        )
         assert sum(info.checkpoints for info in store.threads()) == counted > ROUNDS
         assert cut_short > 0

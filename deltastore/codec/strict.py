@@ -6,6 +6,7 @@ else is refused, never degraded. Imports blobs and errors. The invariant: decode
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import ormsgpack
@@ -31,14 +32,20 @@ _PACK: Final = (
 )
 
 
+class _Everything(Enum):
+    """What REMOVE_ALL names. None won't do: `Remove(message.get("id"))` of a message without id mustn't remove all."""
+
+    EVERYTHING = "everything"
+
+
 @dataclass(frozen=True, slots=True)
 class Remove:
     """In a write to an upsert channel: removes the element with this id; REMOVE_ALL removes all before it."""
 
-    id: str | int | bytes | None
+    id: str | int | bytes | _Everything
 
 
-REMOVE_ALL: Final = Remove(None)
+REMOVE_ALL: Final = Remove(_Everything.EVERYTHING)
 
 
 def strict_pack(value: Any) -> bytes:
@@ -120,7 +127,8 @@ class StrictCodec:
             if blob[0] in (bl.STRICT_ELEMENT, bl.STRICT_RUN):
                 out.extend(_unpack_as(list, blob))
             elif blob[0] == bl.STRICT_REMOVAL:
-                out.append(Remove(strict_unpack(blob[1:])))
+                found = strict_unpack(blob[1:])
+                out.append(REMOVE_ALL if found is None else Remove(found))
             else:
                 raise bl.wrong_tag(blob[0], self)
         return out
@@ -143,7 +151,9 @@ def _unpack_as(kind: type, blob: bytes) -> Any:
 
 
 def _removal(remove: Remove) -> bytes:
-    if remove.id is not None and type(remove.id) not in _IDS:
+    if remove.id is _Everything.EVERYTHING:
+        return _tagged(bl.STRICT_REMOVAL, None)
+    if type(remove.id) not in _IDS:
         raise EncodeError(f"a Remove of type {type(remove.id).__name__}; ids are str, int or bytes")
     return _tagged(bl.STRICT_REMOVAL, remove.id)
 

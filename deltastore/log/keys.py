@@ -6,7 +6,9 @@ the caller's checkpoint ids, which are limited.
 
 import hashlib
 
+from deltastore.codec.records import SERIES
 from deltastore.errors import ChecksumError, InvalidIdError
+from deltastore.ulid import ULID_BYTES
 
 THREAD_BYTES, NAMESPACE_BYTES, NUMBER_BYTES, HASH_BYTES = 6, 3, 6, 12
 MAX_ID_BYTES = 255
@@ -149,3 +151,23 @@ def chunks(number: int, series: int) -> bytes:
 def chunk(number: int, series: int, last: int) -> bytes:
     """The chunk row whose greatest number is `last`."""
     return chunks(number, series) + last.to_bytes(NUMBER_BYTES, "big")
+
+
+def is_well_formed(key: bytes) -> bool:
+    """Tell whether a thread row's key goes on, after its kind, as its kind demands. Unknown kinds don't."""
+    kind, rest = key[THREAD_BYTES : THREAD_BYTES + 1], key[THREAD_BYTES + 1 :]
+    match kind:
+        case b"h":
+            return not rest
+        case b"n":
+            return len(rest) == HASH_BYTES
+        case b"r":
+            return len(rest) == NAMESPACE_BYTES + ULID_BYTES
+        case b"i":
+            return 1 <= len(rest) - NAMESPACE_BYTES <= MAX_ID_BYTES
+        case b"w":
+            length = len(rest) - NAMESPACE_BYTES - 1 - HASH_BYTES
+            return 1 <= length <= MAX_ID_BYTES and rest[NAMESPACE_BYTES] == length
+        case b"c":
+            return len(rest) == 1 + NUMBER_BYTES and rest[0] < SERIES
+    return False

@@ -123,8 +123,7 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
     check_front(namespace, put)
     if namespace is None:
-        namespace = rows.Namespace(keys.encode_name(put.namespace), header.next_namespace, put.front)
-        header.next_namespace += 1
+        namespace = rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
         rows.store_namespace(tx, thread, namespace)
     view = View(tx, thread, put.thread)
     key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))

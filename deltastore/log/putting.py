@@ -468,7 +468,7 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
         header = found
     namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
     check_front(namespace, put)
-    namespace = namespace or _new_namespace(header, put)
+    namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
     view = View(tx, thread, put.thread)
     stale = _stale(view, namespace, prepared)
     if stale:
@@ -513,12 +513,6 @@ def remember(heads: HeadCache, prepared: Prepared, stored: Stored) -> None:
     heads.keep(stored.thread, stored.namespace, stored.head)
     if prepared.parent.id is not None:
         heads.drop_pending(stored.thread, stored.namespace, prepared.parent.id)
-
-
-def _new_namespace(header: rows.Header, put: Put) -> rows.Namespace:
-    number = header.next_namespace
-    header.next_namespace += 1
-    return rows.Namespace(keys.encode_name(put.namespace), number, put.front)
 
 
 def _stale(view: View, namespace: rows.Namespace, prepared: Prepared) -> str | None:

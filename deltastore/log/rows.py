@@ -11,7 +11,7 @@ import ormsgpack
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import pack, seal, unpack, unseal
 from deltastore.codec.records import DICT, LIST, OPAQUE, SERIES, Value, pack_id, unpack_id
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
@@ -116,6 +116,17 @@ def _decode_namespace(key: bytes, fields: Any) -> Namespace:
         ):
             return Namespace(*fields)
     raise ChecksumError(f"row {key.hex()} is no namespace row")
+
+
+def new_namespace(header: Header, name: bytes, front: int) -> Namespace:
+    """Return a namespace under the thread's next number, unstored. Raises InvalidInputError when numbers are used up."""
+    number = header.next_namespace
+    if number >= 1 << 8 * keys.NAMESPACE_BYTES:
+        raise InvalidInputError(
+            f"thread {keys.decode_name(header.name)!r} has had {number - 1} namespaces, which is the limit. Start another thread"
+        )
+    header.next_namespace += 1
+    return Namespace(name, number, front)
 
 
 def load_namespace(tx: ReadTransaction, thread: int, name: bytes) -> Namespace | None:

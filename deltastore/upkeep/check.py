@@ -128,14 +128,7 @@ def _check_store_rows(tx: ReadTransaction, tally: _Tally) -> tuple[dict[int, str
                 case b"C":
                     pass  # the storage's own row
                 case b"H":
-                    entries = names.parse_entries(key, unseal(key, row))
-                    if not entries:
-                        tally.problem(key.hex(), "a row of names without a name")
-                    for name, number in entries:
-                        text = keys.decode_name(name)
-                        by_name[rest[:1], number] = name
-                        if keys.of_name(rest[:1], name) != key:
-                            tally.problem(key.hex(), f"the name {text!r} stands under another's hash")
+                    by_name |= _names(key, unseal(key, row), rest[:1], tally)
                 case b"N":
                     by_number[rest[:1], int.from_bytes(rest[1:], "big")] = unseal(key, row)
                 case b"Q":
@@ -157,22 +150,16 @@ def _check_store_rows(tx: ReadTransaction, tally: _Tally) -> tuple[dict[int, str
     return threads, queued
 
 
-def _is_well_formed(kind: bytes, rest: bytes) -> bool:
-    """Tell whether a thread row's key goes on, after its kind, as the format says."""
-    match kind:
-        case b"h":
-            return not rest
-        case b"n":
-            return len(rest) == keys.HASH_BYTES
-        case b"r":
-            return len(rest) == keys.NAMESPACE_BYTES + ulids.ULID_BYTES
-        case b"i":
-            return 1 <= len(rest) - keys.NAMESPACE_BYTES <= keys.MAX_ID_BYTES
-        case b"w":
-            length = len(rest) - keys.NAMESPACE_BYTES - 1 - keys.HASH_BYTES
-            return 1 <= length <= keys.MAX_ID_BYTES and rest[keys.NAMESPACE_BYTES] == length
-        case _:
-            return len(rest) == 1 + keys.NUMBER_BYTES and rest[0] < rec.SERIES
+def _names(key: bytes, row: bytes, kind: bytes, tally: _Tally) -> dict[tuple[bytes, int], bytes]:
+    """Return the names that a row lists, by kind and number. Raises ChecksumError."""
+    entries = names.parse_entries(key, row)
+    if not entries:
+        tally.problem(key.hex(), "a row of names without a name")
+    for name, _ in entries:
+        text = keys.decode_name(name)
+        if keys.of_name(kind, name) != key:
+            tally.problem(key.hex(), f"the name {text!r} stands under another's hash")
+    return {(kind, number): name for name, number in entries}
 
 
 class _ThreadCheck:
@@ -197,7 +184,7 @@ class _ThreadCheck:
         for key, _ in self.tx.scan(keys.thread(self.number), keys.thread(self.number + 1)):
             if key[keys.THREAD_BYTES] not in _THREAD_KINDS:
                 self._problem(f"row {key.hex()} is of unknown kind")
-            elif not _is_well_formed(key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1], key[keys.THREAD_BYTES + 1 :]):
+            elif not keys.is_well_formed(key):
                 self._problem(f"row {key.hex()} has no key of its kind")
         self._load_chunks(header)
         namespaces = rows.load_namespaces(self.tx, self.number)
@@ -412,7 +399,7 @@ class _ThreadCheck:
         for key, row in self.tx.scan(prefix, keys.end_of(prefix)):
             rest = key[len(prefix) :]
             namespace = int.from_bytes(rest[: keys.NAMESPACE_BYTES], "big")
-            if not _is_well_formed(b"w", rest):
+            if not keys.is_well_formed(key):
                 continue  # reported already
             id_ = rest[keys.NAMESPACE_BYTES + 1 : -keys.HASH_BYTES].decode("utf-8", "backslashreplace")
             try:

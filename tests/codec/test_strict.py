@@ -182,7 +182,7 @@ class TestRefusal:
             with pytest.raises(EncodeError):
                 STRICT.encode(value)
 
-    @pytest.mark.parametrize("id_", [1.5, True, ["a"], object(), 2**70, "\ud800"])
+    @pytest.mark.parametrize("id_", [None, 1.5, True, ["a"], object(), 2**70, "\ud800"])
     def test_a_removal_of_what_can_be_no_id_is_refused(self, id_: Any) -> None:
         with pytest.raises(EncodeError):
             STRICT.encode_elements([Remove(id_)])

@@ -19,7 +19,9 @@ from deltastore.langgraph import DeltaSaver
 def difference(expected: Any, actual: Any, path: str = "") -> str | None:
     """Return where two values differ first, or None where they are the same in type and value."""
     if type(expected) is not type(actual):
-        return f"{path}: expected {type(expected).__name__} {expected!r:.200}, got {type(actual).__name__} {actual!r:.200}"
+        return (
+            f"{path}: expected {type(expected).__name__} {expected!r:.200}, got {type(actual).__name__} {actual!r:.200}"
+        )
     if isinstance(expected, float):
         return None if struct.pack("d", expected) == struct.pack("d", actual) else f"{path}: {expected!r} != {actual!r}"
     if isinstance(expected, (list, tuple, deque)):
@@ -48,7 +50,9 @@ def difference(expected: Any, actual: Any, path: str = "") -> str | None:
 def _sequence_difference(expected: list[Any], actual: list[Any], path: str) -> str | None:
     if len(expected) != len(actual):
         return f"{path}: {len(expected)} elements expected, {len(actual)} found: {expected!r:.300} != {actual!r:.300}"
-    return _first(difference(*both, f"{path}[{place}]") for place, both in enumerate(zip(expected, actual, strict=True)))
+    return _first(
+        difference(*both, f"{path}[{place}]") for place, both in enumerate(zip(expected, actual, strict=True))
+    )
 
 
 def _first(found: Iterator[str | None]) -> str | None:
@@ -152,6 +156,15 @@ class Pair:
         assert [key_of(found) for found in actual] == [key_of(found) for found in expected]
         for one, other in zip(expected, actual, strict=True):
             assert_same(one, other)
+
+    def compare_history(self, where: dict[str, Any], channels: Sequence[str], saver: DeltaSaver | None = None) -> None:
+        """Compare what DeltaChannels are rebuilt from."""
+        expected = self.reference.get_delta_channel_history(config=where, channels=channels)
+        actual = (saver or self.saver).get_delta_channel_history(config=where, channels=channels)
+        assert list(actual) == list(expected)
+        for name, history in expected.items():
+            found = difference(dict(sorted(history.items())), dict(sorted(actual[name].items())), name)
+            assert found is None, found
 
     def compare_all(self, saver: DeltaSaver | None = None) -> int:
         """Compare every answer; return how many checkpoints there are."""

@@ -1,6 +1,6 @@
 """Real graphs on both savers: the same run leaves the same history, in values, types, writes and order.
 
-Checkpoint ids, times and version tails are made the same for both runs, so everything else can be compared to the letter.
+Checkpoint ids and version tails are made the same for both runs, so everything but times can be compared to the letter.
 """
 
 import asyncio
@@ -54,13 +54,15 @@ def snapshots(graph: Any, config: dict[str, Any]) -> list[Any]:
 
 
 def plain(found: Any) -> Any:
-    tasks = tuple(task._replace(state=plain(task.state) if hasattr(task.state, "tasks") else task.state) for task in found.tasks)
+    tasks = tuple(
+        task._replace(state=plain(task.state) if hasattr(task.state, "tasks") else task.state) for task in found.tasks
+    )
     return found._replace(created_at=None, tasks=tasks)
 
 
 @pytest.fixture
 def compare(open_store: OpenStore, same_ids: Callable[[], None]) -> Callable[[Script], Any]:
-    """Run a script on both savers and compare what it returns, every checkpoint stored, and that again after reopening."""
+    """Run a script on both savers; compare what it returns and every checkpoint stored, then again after reopening."""
 
     def run(script: Script) -> Any:
         same_ids()
@@ -202,7 +204,9 @@ class TestRuns:
             out.append(plain(graph.get_state(config(), subgraphs=True)))
             out.append(graph.invoke(Command(resume=["of", {"course": 1}]), config(), durability=durability))
             out.append(snapshots(graph, config()))
-            out.append(sorted({found.config["configurable"]["checkpoint_ns"].split(":")[0] for found in saver.list(config())}))
+            out.append(
+                sorted({found.config["configurable"]["checkpoint_ns"].split(":")[0] for found in saver.list(config())})
+            )
             return out
 
         found = compare(script)
@@ -286,7 +290,9 @@ class TestRuns:
                 for number in range(6):
                     await graph.ainvoke(say(number), config(), durability=durability)
                 await graph.aupdate_state(config(), {"turns": 5})
-                streamed = [part async for part in graph.astream(say(9), config(), stream_mode="values", durability=durability)]
+                streamed = [
+                    part async for part in graph.astream(say(9), config(), stream_mode="values", durability=durability)
+                ]
                 return [streamed, [plain(found) async for found in graph.aget_state_history(config())]]
 
             return asyncio.run(run())
@@ -348,7 +354,9 @@ class TestDeltaChannels:
             histories = [
                 {
                     name: dict(found)
-                    for name, found in saver.get_delta_channel_history(config=one.config, channels=["messages", "turns"]).items()
+                    for name, found in saver.get_delta_channel_history(
+                        config=one.config, channels=["messages", "turns"]
+                    ).items()
                 }
                 for one in saver.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
             ]
@@ -495,5 +503,7 @@ def _packed(saver: DeltaSaver) -> int:
 
     with saver.store.log.storage.read() as tx:
         view = View(tx, 1, "t")
-        found: Iterator[Any] = itertools.chain.from_iterable(view.record_rows(one.number) for one in rows.load_namespaces(tx, 1))
+        found: Iterator[Any] = itertools.chain.from_iterable(
+            view.record_rows(one.number) for one in rows.load_namespaces(tx, 1)
+        )
         return sum(len(one.row.records) for one in found if one.row.packed)

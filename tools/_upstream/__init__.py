@@ -1,0 +1,1 @@
+"""What tools/upstream_suite runs."""
