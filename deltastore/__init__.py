@@ -1,9 +1,9 @@
 """deltastore: a delta-encoded, append-only checkpoint log store for AI agents.
 
-    with deltastore.open("runs.ds") as store:
-        thread = store.thread("user-42")
-        checkpoint = thread.append({"messages": [{"role": "user", "content": "hi"}]})
-        thread.state(at=checkpoint)
+with deltastore.open("runs.ds") as store:
+    thread = store.thread("user-42")
+    checkpoint = thread.append({"messages": [{"role": "user", "content": "hi"}]})
+    thread.state(at=checkpoint)
 """
 
 from deltastore.codec.strict import REMOVE_ALL, Remove

@@ -212,14 +212,16 @@ class Thread:
         pairs: list[Any] = list(writes.items() if isinstance(writes, Mapping) else writes)
         for pair in pairs:
             if not isinstance(pair, tuple) or len(pair) != 2:
-                raise InvalidInputError(f"a {type(pair).__name__} among the writes; expected pairs of a channel and its value")
-        cuts = [
-            (idx, check_name(name, "channel"), cut(value, STRICT, name)) for idx, (name, value) in enumerate(pairs)
-        ]
+                raise InvalidInputError(
+                    f"a {type(pair).__name__} among the writes; expected pairs of a channel and its value"
+                )
+        cuts = [(idx, check_name(name, "channel"), cut(value, STRICT, name)) for idx, (name, value) in enumerate(pairs)]
         id_ = self._id(at)
         now = self._log.now_ms()
         self._log.put_writes(
-            PutWrites(self.name, self.namespace, rows.NATIVE, id_, check_name(task, "task", empty=True), "", now, cuts, True)
+            PutWrites(
+                self.name, self.namespace, rows.NATIVE, id_, check_name(task, "task", empty=True), "", now, cuts, True
+            )
         )
 
     def delete(self, at: "Checkpoint | str") -> None:
@@ -252,9 +254,7 @@ class Thread:
             raise self._missing(id_)
         return self._checkpoint(entry)
 
-    def history(
-        self, *, limit: int | None = None, before: "Checkpoint | str | None" = None
-    ) -> Iterator[Checkpoint]:
+    def history(self, *, limit: int | None = None, before: "Checkpoint | str | None" = None) -> Iterator[Checkpoint]:
         """Iterate over the checkpoints, the newest first, without reading their values.
 
         Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells them apart.
@@ -328,7 +328,9 @@ class Thread:
 
     def _missing(self, id_: str | None) -> ThreadNotFoundError | CheckpointNotFoundError:
         if id_ is None or self.latest() is None:
-            return ThreadNotFoundError(f"no thread {self.name!r} has checkpoints here; append one first, or see store.threads()")
+            return ThreadNotFoundError(
+                f"no thread {self.name!r} has checkpoints here; append one first, or see store.threads()"
+            )
         return CheckpointNotFoundError(f"thread {self.name!r} has no checkpoint {id_!r}; see its history()")
 
     def _checkpoint(self, entry: Entry) -> Checkpoint:
@@ -383,7 +385,9 @@ def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_byte
 def check_name(name: str, what: str, *, empty: bool = False) -> str:
     """Return a name of a thread, namespace, channel or task; any text up to 64 KiB. Raises InvalidIdError."""
     if not isinstance(name, str):
-        raise InvalidIdError(f"a {what} id of type {type(name).__name__} ({name!r}); expected a str. Nothing is converted silently")
+        raise InvalidIdError(
+            f"a {what} id of type {type(name).__name__} ({name!r}); expected a str. Nothing is converted silently"
+        )
     if not name and not empty:
         raise InvalidIdError(f"an empty {what} id, which is most often an unset variable; name the {what}")
     keys.encode_name(name)

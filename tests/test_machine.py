@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from langgraph.checkpoint.base import WRITES_IDX_MAP, empty_checkpoint
 
 import deltastore
@@ -31,7 +38,9 @@ CHANNELS = {"log": "append", "facts": "merge", "last": "replace", "items": "upse
 REDUCERS = [Reducer("sum", 1, lambda value, write: [value[0] + write[0], *value[1:], write], lambda: [0])]
 
 DOCUMENT = "".join(f"line {number} of a document that is edited in place\n" for number in range(250))
-scalars = st.sampled_from([None, True, False, 0, 1, 1.0, -0.0, 0.0, float("nan"), "", "x", "é", "y" * 100, 2**63, b"\0"])
+scalars = st.sampled_from(
+    [None, True, False, 0, 1, 1.0, -0.0, 0.0, float("nan"), "", "x", "é", "y" * 100, 2**63, b"\0"]
+)
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["k", "l", "id"]), inner, max_size=3),
@@ -47,7 +56,14 @@ items = st.lists(
     max_size=4,
 )
 writes = st.fixed_dictionaries(
-    {}, optional={"log": lists, "facts": dicts, "last": values | edits, "items": items, "sums": st.lists(st.integers(0, 9), min_size=1, max_size=1)}
+    {},
+    optional={
+        "log": lists,
+        "facts": dicts,
+        "last": values | edits,
+        "items": items,
+        "sums": st.lists(st.integers(0, 9), min_size=1, max_size=1),
+    },
 )
 states = st.permutations(sorted(CHANNELS)).flatmap(
     lambda order: st.fixed_dictionaries({}, optional={name: _states_of(name) for name in order})
@@ -282,7 +298,15 @@ class Machine(RuleBasedStateMachine):
         count=st.sampled_from([1, 1, 1, 1, 36]),
     )
     def graph_put(
-        self, name: str, space: str, pick: int, new: dict[str, Any], absent: set[str], parent: str, again: int, count: int
+        self,
+        name: str,
+        space: str,
+        pick: int,
+        new: dict[str, Any],
+        absent: set[str],
+        parent: str,
+        again: int,
+        count: int,
     ) -> None:
         for turn in range(count):
             self._graph_put(name, space, pick, new, absent, "latest" if turn else parent, again if count == 1 else 1)
@@ -323,7 +347,9 @@ class Machine(RuleBasedStateMachine):
         space=st.sampled_from(SPACES),
         pick=picks,
         task=st.sampled_from(TASKS),
-        write=st.lists(st.tuples(st.sampled_from(["messages", "plan", "__error__", "__resume__"]), lists | values), max_size=3),
+        write=st.lists(
+            st.tuples(st.sampled_from(["messages", "plan", "__error__", "__resume__"]), lists | values), max_size=3
+        ),
         ahead=st.booleans(),
     )
     def graph_writes_put(
@@ -352,7 +378,9 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=picks)
     @precondition(lambda self: any(self.native.values()))
     def read_one(self, pick: int) -> None:
-        name = sorted(name for name, known in self.native.items() if known)[pick % len([k for k in self.native.values() if k])]
+        name = sorted(name for name, known in self.native.items() if known)[
+            pick % len([k for k in self.native.values() if k])
+        ]
         at = self._choose(self.native[name], pick)
         assert shown(self._handle(pick).thread(name).state(at=at)) == shown(self.native[name][at or ""])
 
@@ -379,7 +407,10 @@ class Machine(RuleBasedStateMachine):
                 kept = self.kept.get((name, id_), {})
                 if not kept and id_ != max(known):
                     continue  # one without writes is enough
-                expected = [(task, channel, value) for (task, _), (channel, value) in sorted(kept.items(), key=lambda item: item[0])]
+                expected = [
+                    (task, channel, value)
+                    for (task, _), (channel, value) in sorted(kept.items(), key=lambda item: item[0])
+                ]
                 found = [(write.task, write.channel, write.value) for write in thread.writes(id_)]
                 assert shown(found) == shown(expected)
             if known:

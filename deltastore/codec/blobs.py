@@ -130,7 +130,10 @@ def _is_scalars(values: list[Any]) -> bool:
         return False
     if str not in types:
         return True
-    return all(type(value) is not str or len(value.encode("utf-8", "surrogatepass")) <= MAX_RUN_STRING_BYTES for value in values)
+    return all(
+        type(value) is not str or len(value.encode("utf-8", "surrogatepass")) <= MAX_RUN_STRING_BYTES
+        for value in values
+    )
 
 
 def runs(values: list[Any]) -> Iterable[list[Any]]:

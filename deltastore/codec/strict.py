@@ -101,10 +101,7 @@ class StrictCodec:
 
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element; a Remove becomes a removal. Raises EncodeError."""
-        return [
-            _removal(value) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value])
-            for value in values
-        ]
+        return [_removal(value) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value]) for value in values]
 
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return an entry of a dict. Raises EncodeError."""

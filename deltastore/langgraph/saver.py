@@ -106,9 +106,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                 with self._log.storage.read() as tx:
                     return registry.name(tx, keys.TAG, tag)
 
-            codec = codec_for(
-                self.serde, lambda name: registry.number(keys.TAG, name), type_of, strict=self.strict
-            )
+            codec = codec_for(self.serde, lambda name: registry.number(keys.TAG, name), type_of, strict=self.strict)
             made = self._made = (self.serde, codec)
         return made[1]
 
@@ -370,7 +368,9 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                     left -= 1
                 reading = self._log.read(thread, entry.namespace, entry.id, with_writes=True)
                 if reading is not None:  # else deleted since
-                    yield self._tuple(_config(thread_id, entry.namespace, entry.id), thread_id, entry.namespace, reading)
+                    yield self._tuple(
+                        _config(thread_id, entry.namespace, entry.id), thread_id, entry.namespace, reading
+                    )
 
     async def alist(
         self,

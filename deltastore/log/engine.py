@@ -331,7 +331,9 @@ class Log:
                 folded[number] = view.folded(number, channel)
                 loaded = _load_channel(view, number, folded[number], known.get(number))
             except BrokenChainError as error:
-                raise BrokenChainError(f"channel {name!r} of checkpoint {record.id or ulids.to_text(ulid)!r}: {error}") from error
+                raise BrokenChainError(
+                    f"channel {name!r} of checkpoint {record.id or ulids.to_text(ulid)!r}: {error}"
+                ) from error
             if loaded.writes:
                 reducers[channel.reducer] = self.registry.reducer(view.tx, channel.reducer, name)
             if number < rec.FIRST_CHANNEL:
@@ -358,7 +360,9 @@ class Log:
         """Let the next put find what this read brought: a graph reads the tip, then puts on it."""
         by_number = dict(zip((n for n in state if n >= rec.FIRST_CHANNEL), channels.values(), strict=True)) | hidden
         blobs = {n: c.blobs for n, c in by_number.items() if c.blobs is not None and not c.writes}
-        head = Head(ulid, record.id or ulids.to_text(ulid), record.depth, collected, state, blobs, bases=dict(view.bases))
+        head = Head(
+            ulid, record.id or ulids.to_text(ulid), record.depth, collected, state, blobs, bases=dict(view.bases)
+        )
         head.seeds = dict(record.seeds)
         if rec.VERSIONS_CHANNEL in hidden:
             head.versions = STRICT.decode_dict(blobs[rec.VERSIONS_CHANNEL])
@@ -381,11 +385,7 @@ class Log:
 
     def _load_writes(self, view: View, tasks: rows.Tasks) -> list[WriteLoaded]:
         """Return writes with their chunks, in the order (path, task, idx)."""
-        out = [
-            self._load_write(view, task, write)
-            for task, writes in tasks.items()
-            for write in writes.values()
-        ]
+        out = [self._load_write(view, task, write) for task, writes in tasks.items() for write in writes.values()]
         return sorted(out, key=lambda write: (write.path, write.task, write.idx))
 
     def walk(
@@ -526,4 +526,6 @@ def parent_id_of(front: int, record: rec.Record) -> str | None:
 def check_frequency(frequency: int) -> None:
     """Raise InvalidInputError unless this is a snapshot frequency."""
     if type(frequency) is not int or not 1 <= frequency <= policy.MAX_SNAPSHOT_FREQUENCY:
-        raise InvalidInputError(f"snapshot_frequency {frequency!r}; expected an int from 1 to {policy.MAX_SNAPSHOT_FREQUENCY}")
+        raise InvalidInputError(
+            f"snapshot_frequency {frequency!r}; expected an int from 1 to {policy.MAX_SNAPSHOT_FREQUENCY}"
+        )

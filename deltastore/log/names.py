@@ -21,7 +21,12 @@ MAX_RETRIES = 64
 """How often a transaction is run again after the map grew: each step doubles it, so 64 outlasts any disk."""
 
 T = TypeVar("T")
-_FIRST = {keys.THREAD: 1, keys.CHANNEL: FIRST_CHANNEL, keys.REDUCER: FIRST_INTERNED_REDUCER, keys.TAG: FIRST_INTERNED_TAG}
+_FIRST = {
+    keys.THREAD: 1,
+    keys.CHANNEL: FIRST_CHANNEL,
+    keys.REDUCER: FIRST_INTERNED_REDUCER,
+    keys.TAG: FIRST_INTERNED_TAG,
+}
 
 
 def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:

@@ -120,9 +120,7 @@ def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
             writes.setdefault(id_, {})[key[-keys.HASH_BYTES :]] = unseal(key, sealed)
             replaced.append((key, sealed))
     packed = rec.RecordRow(True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes)
-    return RecordPack(
-        namespace.name, tuple(replaced), last, rec.encode_pack(packed), id_key, id_row, len(members)
-    )
+    return RecordPack(namespace.name, tuple(replaced), last, rec.encode_pack(packed), id_key, id_row, len(members))
 
 
 def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
@@ -157,9 +155,7 @@ def _id_rows(view: View, namespace: rows.Namespace, ids: list[str]) -> list[Row]
     return found
 
 
-def apply(
-    tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace, made: Plan
-) -> None:
+def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace, made: Plan) -> None:
     """Put packs in place of what they hold, as far as that is still what was seen. Changes header and namespace, unstored."""
     for pack in made.chunks:
         if not _unchanged(tx, pack.replaced):
@@ -204,9 +200,13 @@ def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: 
         tx.delete(keys.by_id(view.thread, namespace.number, keys.encode_id(max(visible))))
         namespace.id_packs -= 1
     for ulid, record in zip(row.ulids, row.records, strict=True):
-        rows.put(tx, keys.record(view.thread, namespace.number, ulid), rec.encode_row(rec.encode_record(record), (0, 0)))
+        rows.put(
+            tx, keys.record(view.thread, namespace.number, ulid), rec.encode_row(rec.encode_record(record), (0, 0))
+        )
         if namespace.front != rows.NATIVE and not record.is_hidden:
-            rows.put(tx, keys.by_id(view.thread, namespace.number, keys.encode_id(record.id)), rows.IdEntry(ulid).encode())
+            rows.put(
+                tx, keys.by_id(view.thread, namespace.number, keys.encode_id(record.id)), rows.IdEntry(ulid).encode()
+            )
     for id_, tasks in row.writes.items():
         prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
         for task, packed in tasks.items():

@@ -83,15 +83,15 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
     made = (row, chunkrow.encode_body(row)) if row else None
-    return PreparedWrites(
-        put, thread, collected, bases, tuple(values), (made, None), numbers | new.index, chunk_bases
-    )
+    return PreparedWrites(put, thread, collected, bases, tuple(values), (made, None), numbers | new.index, chunk_bases)
 
 
 def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:
     view = View(tx, thread or 0, put.thread)
     if namespace is None or view.find(namespace, put.id) is None:
-        raise CheckpointNotFoundError(f"thread {put.thread!r} has no checkpoint {put.id!r} to keep writes for; see its history")
+        raise CheckpointNotFoundError(
+            f"thread {put.thread!r} has no checkpoint {put.id!r} to keep writes for; see its history"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,7 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     packed_row = view.packed_tasks(namespace, put.id).get(key[-keys.HASH_BYTES :])
     if packed_row is not None:
         known |= set(rows.decode_tasks(key, packed_row).get(put.task, ()))
-    taken = [
-        (idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known
-    ]
+    taken = [(idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known]
     if not taken:
         return None
     shift = take_numbers(tx, thread, header, prepared.bases, prepared.chunks)[0]

@@ -116,5 +116,3 @@ def _predecessors(cut: Cut, old: Old) -> dict[int, tuple[int, bytes]]:
     else:
         pairs = []
     return {place: (old.numbers[before], old.blobs[before]) for place, before in pairs if before is not None}
-
-

@@ -36,7 +36,9 @@ class Decision:
     reason: Reason
 
 
-def decide(*, parent_named: bool, parent_stored: bool, parent_is_tip: bool, parent_depth: int, snapshot_frequency: int) -> Decision:
+def decide(
+    *, parent_named: bool, parent_stored: bool, parent_is_tip: bool, parent_depth: int, snapshot_frequency: int
+) -> Decision:
     """Decide whether a put writes an anchor."""
     if not parent_named:
         return Decision(True, Reason.FIRST)

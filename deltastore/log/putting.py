@@ -197,9 +197,7 @@ def check_front(namespace: rows.Namespace | None, put: Addressed) -> None:
         )
 
 
-def _find_parent(
-    view: View, namespace: rows.Namespace | None, put: Put, collected: int, heads: HeadCache
-) -> Parent:
+def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collected: int, heads: HeadCache) -> Parent:
     if put.parent is At.ROOT:
         return Parent(None, None, None)
     if put.parent is At.LATEST:
@@ -211,7 +209,9 @@ def _find_parent(
     ulid = view.find(namespace, id_) if namespace is not None else None
     if ulid is None or namespace is None:
         if put.must_exist:
-            raise CheckpointNotFoundError(f"thread {put.thread!r} has no checkpoint {id_!r} to put after; see its history")
+            raise CheckpointNotFoundError(
+                f"thread {put.thread!r} has no checkpoint {id_!r} to put after; see its history"
+            )
         return Parent(id_, None, None)
     return Parent(id_, ulid, load_head(view, namespace, ulid, collected, heads))
 
@@ -323,7 +323,9 @@ class _Draft:
     def _assign(self, number: int, value: Cut, configured: int | None) -> None:
         if any(blob[0] == STRICT_REMOVAL for blob in value.blobs):
             name = self.registry.channel_name(self.view.tx, number)
-            message = f"channel {name!r}: a Remove stands in a whole value; it belongs into a write to an upsert channel"
+            message = (
+                f"channel {name!r}: a Remove stands in a whole value; it belongs into a write to an upsert channel"
+            )
             raise EncodeError(message, channel=name)
         before = self.state.get(number)
         self._check_configured(number, before, configured)
@@ -434,9 +436,7 @@ class _Folding(View):
         return self._blob_of(series, number)
 
 
-def _op_for(
-    number: int, kind: int, placed: Placed, before: st.Channel | None, configured: int
-) -> rec.Op | None:
+def _op_for(number: int, kind: int, placed: Placed, before: st.Channel | None, configured: int) -> rec.Op | None:
     """Return the op that makes the parent's channel this value, or None where it is this value already."""
     splice = placed.splice
     if before is None or before.writes or splice is None or before.value is None:

@@ -64,9 +64,7 @@ def _free_child(tx: WriteTransaction, view: View, namespace: rows.Namespace, uli
     if any(channel.writes and channel.reducer >= FIRST_INTERNED_REDUCER for channel in folded.values()):
         return False
     loosen(tx, view, namespace, child)
-    anchor = replace(
-        record, flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(st.set_ops(folded)), order=None
-    )
+    anchor = replace(record, flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(st.set_ops(folded)), order=None)
     _store(tx, view, namespace, child, anchor)
     return True
 
@@ -74,5 +72,3 @@ def _free_child(tx: WriteTransaction, view: View, namespace: rows.Namespace, uli
 def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: bytes, record: rec.Record) -> None:
     row = rec.encode_row(rec.encode_record(record), (0, 0))
     rows.put(tx, keys.record(view.thread, namespace.number, ulid), row)
-
-

@@ -111,8 +111,8 @@ def decode_namespaces(key: bytes, data: bytes) -> list[Namespace]:
 
 def _decode_namespace(key: bytes, fields: Any) -> Namespace:
     match fields:
-        case [bytes(), number, int(), int(), bytes() | None, str() | None, int(), int(), bytes() | None, int()] if _fits(
-            number, keys.NAMESPACE_BYTES
+        case [bytes(), number, int(), int(), bytes() | None, str() | None, int(), int(), bytes() | None, int()] if (
+            _fits(number, keys.NAMESPACE_BYTES)
         ):
             return Namespace(*fields)
     raise ChecksumError(f"row {key.hex()} is no namespace row")
@@ -245,10 +245,7 @@ def decode_tasks(key: bytes, data: bytes) -> Tasks:
     found = parse(key, unpack(data))
     if not isinstance(found, list):
         raise ChecksumError(f"row {key.hex()} is no write row")
-    try:
-        return dict(_decode_task(key, fields) for fields in found)
-    except UnicodeDecodeError as error:
-        raise ChecksumError(f"row {key.hex()} is no write row: {error}") from error
+    return dict(_decode_task(key, fields) for fields in found)
 
 
 def _decode_task(key: bytes, fields: Any) -> tuple[str, dict[int, StoredWrite]]:

@@ -61,9 +61,7 @@ def _collect(
         found[write.channel].writes.append((task, write))
 
 
-def _parent(
-    view: View, namespace: rows.Namespace, ulid: bytes, record: Record | None
-) -> tuple[bytes, Record] | None:
+def _parent(view: View, namespace: rows.Namespace, ulid: bytes, record: Record | None) -> tuple[bytes, Record] | None:
     """Return a record's parent; None at a root, or where it wasn't stored when the record was put and isn't now."""
     if record is None or (record.parent is None and record.parent_id is None):
         return None
@@ -76,4 +74,9 @@ def _parent(
             f"thread {view.name!r}: {ulids.to_text(parent)}, the parent of checkpoint {record.id!r} "
             f"({ulids.to_text(ulid)}), is missing. Rows were lost or damaged; run check, and restore from a backup"
         )
+    if found.is_hidden:  # deleted; or its id was put again, and then parents lead there, as a reader of tuples goes
+        again = view.find(namespace, found.id)
+        record = view.record(namespace.number, again) if again is not None else None
+        if again is not None and record is not None:
+            return again, record
     return parent, found

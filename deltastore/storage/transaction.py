@@ -65,6 +65,8 @@ class _Gone:
         self._why = why
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python itself looks, as inspect and copy do
+            raise AttributeError(name)
         raise StorageError(f"{self._why}; begin another one")
 
     def abort(self) -> None:

@@ -252,7 +252,9 @@ class _ThreadCheck:
                 behind = self.held[series].get(based.bases[0])
                 further = behind.based.get(based.bases[0]) if behind else None
                 if based.bases[1:] != (further.bases if further else ()):
-                    self._problem(f"chunk {number} of series {series} names bases {based.bases}, which aren't its base's")
+                    self._problem(
+                        f"chunk {number} of series {series} names bases {based.bases}, which aren't its base's"
+                    )
                 try:
                     self.view.blob(series, number)
                 except CorruptionError as error:
@@ -373,7 +375,9 @@ class _ThreadCheck:
         if namespace.count != len(visible):
             self._problem(f"{where}: {namespace.count} checkpoints are counted, {len(visible)} are there")
         if namespace.latest != max(visible, default=None):
-            self._problem(f"{where}: its latest is {namespace.latest!r}; the greatest id is {max(visible, default=None)!r}")
+            self._problem(
+                f"{where}: its latest is {namespace.latest!r}; the greatest id is {max(visible, default=None)!r}"
+            )
 
     def _ids(self, namespace: rows.Namespace, visible: dict[str, bytes], where: str) -> None:
         for id_, ulid in visible.items():

@@ -1,8 +1,8 @@
 """DeltaSaver against InMemorySaver: the same lawful calls, drawn by Hypothesis, give the same answers.
 
 Lawful means what the graph runtime keeps to: within a thread and namespace a channel's version decides its value, and
-a version that was minted is never minted again. Everything else is drawn: forks, copies under any checkpoint, ids in any
-order, missing parents, writes before their checkpoint, several handles with several frequencies and cache sizes.
+a version that was minted is never minted again. Everything else is drawn: forks, copies under any checkpoint, ids in
+any order, missing parents, writes before their checkpoint, several handles with several frequencies and cache sizes.
 """
 
 import shutil
@@ -286,7 +286,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), handle=handles, thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
     def put_anywhere(self, data: st.DataObject, handle: int, thread: str, ns: str) -> None:
-        """A fork, a copy under any checkpoint, a missing parent, an id out of order or put again (even under itself)."""
+        """A fork, a copy under any checkpoint, a missing parent, an id out of order or put again, even under itself."""
         where = self.place(thread, ns)
         source = data.draw(st.sampled_from(sorted(self.known[where])), label="source") if self.known[where] else None
         versions = dict(self.known[where][source].versions) if source else {}

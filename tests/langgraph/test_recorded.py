@@ -31,7 +31,9 @@ def recorded(name: str) -> tuple[Record, dict[str, dict[str, str]]]:
     return trace, hash_answers(trace, reference, name)
 
 
-@pytest.mark.parametrize("frequency", [1, 3, 50])
+@pytest.mark.parametrize(
+    ("open_store", "frequency"), [("memory", 1), ("lmdb", 3), ("memory", 50)], indirect=["open_store"]
+)
 @pytest.mark.parametrize("name", TURNS)
 def test_every_answer_is_the_reference_savers(open_store: Callable[..., Store], name: str, frequency: int) -> None:
     trace, expected = recorded(name)

@@ -1,6 +1,6 @@
 """Real agent transcripts, message by message: every historic checkpoint of every thread is what InMemorySaver gives.
 
-τ-bench airline, gpt-4o (200 runs, 5,308 messages with tool calls) and two runs of SWE-agent. One checkpoint per message,
+τ-bench airline, gpt-4o (200 runs, 5,308 messages with tool calls) and two runs of SWE-agent. One checkpoint a message,
 as a graph makes them. Skipped where the data isn't beside the project.
 """
 

@@ -79,8 +79,11 @@ class Source(NamedTuple):
 
 
 def git(*arguments: str) -> str | None:
-    """Return what git says, or None where it fails."""
-    found = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    """Return what git says, or None where it fails or is missing."""
+    try:
+        found = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
     return found.stdout.strip() if found.returncode == 0 else None
 
 
@@ -147,8 +150,9 @@ def run_tests(source: Source, frequency: int | None, selected: str | None) -> di
         raise SuiteError(f"{LIBRARY}/tests has none of the files {', '.join(SUITE)}")
     outcomes = source.directory / "outcomes.jsonl"
     command = [str(PYTHON), "-m", "pytest", "-p", "_upstream.plugin", f"--outcomes={outcomes}"]
-    # Many tests fail the same way when one does; what matters of their traces is in the outcomes.
-    command += ["-q", "--tb=no", "--no-header", "--no-summary", "--disable-warnings", "-p", "no:cacheprovider"]
+    # Traces go to the outcomes alone. Snapshots are compared with InMemorySaver only: with DeltaSaver some are unused.
+    command += ["-q", "--no-header", "--no-summary", "--disable-warnings", "--snapshot-warn-unused"]
+    command += ["--tb=short", "-o", "verbosity_assertions=2", "-p", "no:cacheprovider"]
     command += ["--strict-markers", f"--rootdir={library}", f"--timeout={TIMEOUT_S}"]
     command += [] if frequency is None else [f"--snapshot-frequency={frequency}"]
     command += ["-k", selected] if selected else []
@@ -174,6 +178,7 @@ def run_conformance(source: Source, frequency: int) -> dict[str, Any] | None:
     environment = child_environment(directory)
     ran = subprocess.run(command, cwd=source.directory, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
+        print(f"{CONFORMANCE} didn't run: exit status {ran.returncode}", flush=True)
         return None
     results: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return results
@@ -241,13 +246,13 @@ def write_traces(path: Path, runs: dict[str, dict[str, Any]]) -> None:
                     print(f"==== {run}: {name}\n{test['trace']}\n", file=file)
 
 
-def run(source: Source, frequencies: Iterable[int], options: argparse.Namespace) -> dict[str, Any]:
+def run(source: Source, project: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     print("\nInMemorySaver", flush=True)
     reference = run_tests(source, None, options.k)
     report: dict[str, Any] = {
         "command": COMMAND,
         "langgraph": {"version": source.version, "commit": source.commit},
-        "deltastore": describe_project(),
+        "deltastore": project,
         "python": sys.version.split()[0],
         "versions": reference["versions"],
         "reference": {saver: describe_reference(reference, saver) for saver in ("fixture", "test")},
@@ -255,7 +260,7 @@ def run(source: Source, frequencies: Iterable[int], options: argparse.Namespace)
     }
     report["reference"]["seconds"] = reference["seconds"]
     runs = {"InMemorySaver": reference}
-    for frequency in frequencies:
+    for frequency in options.snapshot_frequency or FREQUENCIES:
         print(f"\nDeltaSaver, snapshot_frequency {frequency}", flush=True)
         found = runs[f"DeltaSaver, snapshot_frequency {frequency}"] = run_tests(source, frequency, options.k)
         row = {saver: compare(reference, found, saver) for saver in ("fixture", "test")}
@@ -295,8 +300,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="upstream-suite-") as directory:
             source = copy_checkout(options.checkout.resolve(), Path(directory))
+            project = describe_project()
             prepare_environment(source.version)
-            report = run(source, options.snapshot_frequency or FREQUENCIES, options)
+            report = run(source, project, options)
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ that name in their own module, while they run.
 import importlib.metadata
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -67,29 +67,34 @@ class Run:
         self.frequency = frequency
         self.path = outcomes
         self.file: IO[str]
-        self.made = False
-        """Whether the running test has constructed a saver under a replaced name."""
         self.opened = ExitStack()
         self.stand_in = self.make_stand_in()
+        self.forget_test()
+
+    def forget_test(self) -> None:
+        self.savers_made = 0
+        """How many savers the running test has got from here."""
         self.phases: dict[str, str] = {}
         self.trace = ""
         self.message = ""
 
     def make_stand_in(self) -> type[BaseCheckpointSaver[Any]]:
         """Return the class that a test finds where it expects InMemorySaver; one that tells when it is used."""
-        run, frequency = self, self.frequency
-        if frequency is None:
+        run = self
+        if self.frequency is None:
 
             class CountedInMemorySaver(InMemorySaver):
                 def __init__(self, **options: Any) -> None:
-                    run.made = True
+                    run.savers_made += 1
                     super().__init__(**options)
 
             return CountedInMemorySaver
 
+        frequency = self.frequency
+
         class OwnDeltaSaver(DeltaSaver):
             def __init__(self, **options: Any) -> None:
-                run.made = True
+                run.savers_made += 1
                 super().__init__(run.opened.enter_context(new_delta_saver(frequency)).store, **options)
 
         return OwnDeltaSaver
@@ -124,6 +129,7 @@ class Run:
             )
 
         def make() -> Any:
+            self.savers_made += 1
             return new_delta_saver(frequency)
 
         setattr(makers[0], MAKER, make)
@@ -131,10 +137,8 @@ class Run:
     # --- what becomes of a test
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.made = False
-        self.phases = {}
-        self.trace = self.message = ""
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.forget_test()
         by_fixture = any(name in FIXTURES for name in getattr(item, "fixturenames", ()))
         with self.opened, pytest.MonkeyPatch.context() as patch:
             module = getattr(item, "module", None)
@@ -143,7 +147,8 @@ class Run:
                 if hasattr(module, name):
                     patch.setattr(module, name, self.stand_in)
             result = yield
-        if by_fixture or self.made:
+        # A test of the fixture that hasn't met DeltaSaver after all is then missing, not passed.
+        if self.savers_made or (by_fixture and self.frequency is None):
             self.write(
                 test=item.nodeid,
                 saver=BY_FIXTURE if by_fixture else BY_TEST,
