@@ -1,7 +1,8 @@
 """Reducers: what a write to a channel means.
 
-The built-in ones fold chunk numbers, never values, so they run no user code. Users register their own with a name and a version;
-both are stored, and another version at read time is an error. Imports errors and, for the ids of elements, codec.
+The built-in ones fold chunk numbers, never values, so they run no user code. Users register their own with a name and a
+version; both are stored, and another version at read time is an error. Imports errors and, for the ids of elements,
+codec.
 The invariant: folding writes in pieces equals folding them at once.
 """
 
@@ -18,9 +19,10 @@ FIRST_INTERNED_REDUCER = 16
 BUILT_IN: Final[Mapping[str, int]] = {"replace": REPLACE, "append": APPEND, "merge": MERGE, "upsert": UPSERT}
 """The built-in reducers that a channel may be given, and their numbers in the format.
 
-replace: the last write. append: lists, joined. merge: dicts, the later entry in the earlier one's place. upsert: lists of
-elements with an `id`, as LangChain's `add_messages`: an element with a known id takes the old one's place, others are appended;
-`Remove(id)` removes, `REMOVE_ALL` removes all before it. An element without id is appended; removing an unknown id does nothing.
+replace: the last write. append: lists, joined. merge: dicts, the later entry in the earlier one's place. upsert: lists
+of elements with an `id`, as LangChain's `add_messages`: an element with a known id takes the old one's place,
+others are appended; `Remove(id)` removes, `REMOVE_ALL` removes all before it. An element without id is appended;
+removing an unknown id does nothing.
 """
 
 BlobOf = Callable[[int], bytes]
@@ -30,7 +32,8 @@ BlobOf = Callable[[int], bytes]
 class Reducer:
     """A reducer of the user's: `fold(value, write)` returns the next value. It must be deterministic.
 
-    `initial()` gives the value before the first write. Raise `version` whenever `fold` would give another result than before.
+    `initial()` gives the value before the first write. Raise `version` whenever `fold` would give another
+    result than before.
     """
 
     name: str
@@ -67,7 +70,10 @@ def name_of(reducer: int) -> str:
 
 
 def fold_numbers(reducer: int, base: Sequence[int], writes: Sequence[Sequence[int]], blob_of: BlobOf) -> list[int]:
-    """Fold writes, given as chunk numbers, onto a value given so. Raises ChecksumError on chunks that don't belong there."""
+    """Fold writes, given as chunk numbers, onto a value given so.
+
+    Raises ChecksumError on chunks that don't belong there.
+    """
     numbers = list(base)
     for write in writes:
         if reducer == MERGE:

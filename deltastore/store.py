@@ -1,7 +1,7 @@
 """Store, Thread, Checkpoint: what users of the native API hold.
 
-Imports log and below. The invariant: values handed out are fresh objects and values handed in are encoded before the call returns,
-so changing either later changes nothing stored; reading creates nothing.
+Imports log and below. The invariant: values handed out are fresh objects and values handed in are encoded before the
+call returns, so changing either later changes nothing stored; reading creates nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -118,7 +118,10 @@ class Store:
         self.log.close()
 
     def thread(self, name: str, *, namespace: str = "") -> "Thread":
-        """Return a thread by name. Nothing is created before its first checkpoint. Raises InvalidIdError, ClosedError."""
+        """Return a thread by name.
+
+        Nothing is created before its first checkpoint. Raises InvalidIdError, ClosedError.
+        """
         if self._closed:
             raise ClosedError(f"{self.log.storage.location} was closed; open it again")
         return Thread(self, check_name(name, "thread"), check_name(namespace, "namespace", empty=True))
@@ -131,7 +134,10 @@ class Store:
                 yield ThreadInfo(row.name, _when(header.created_ms), _when(header.updated_ms), header.checkpoints)
 
     def delete(self, name: str) -> bool:
-        """Delete a thread with all its checkpoints; tell whether there was one. Its bytes go with the next compaction."""
+        """Delete a thread with all its checkpoints; tell whether there was one.
+
+        Its bytes go with the next compaction.
+        """
         return self.log.delete_thread(check_name(name, "thread"))
 
     def copy(self, source: str, target: str) -> "Thread":
@@ -171,8 +177,10 @@ class Thread:
     ) -> Checkpoint:
         """Put a checkpoint whose channels are the parent's with these writes folded in by each channel's reducer.
 
-        The parent is the latest checkpoint, or `at`: putting after an older one begins a branch. A channel that `open` gave no
-        reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced. Durable on return.
+        The parent is the latest checkpoint, or `at`: putting after an older one begins a branch. A channel that `open`
+        gave no reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced.
+        Durable on return.
+
         Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ContentionError.
         """
         described = _describe(metadata)
@@ -257,7 +265,8 @@ class Thread:
     def history(self, *, limit: int | None = None, before: "Checkpoint | str | None" = None) -> Iterator[Checkpoint]:
         """Iterate over the checkpoints, the newest first, without reading their values.
 
-        Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells them apart.
+        Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells
+        them apart.
         """
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
@@ -338,7 +347,7 @@ class Thread:
         return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, _when(entry.record.time_ms), metadata)
 
 
-def open(
+def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
     path: str | PathLike[str],
     *,
     snapshot_frequency: int | None = None,
@@ -350,9 +359,11 @@ def open(
 ) -> Store:
     """Open the store in a directory, making it if there is none; its parent directory must exist.
 
-    `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50), else for this
-    handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads. `max_bytes`: the most the file
-    may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name: replace, append, merge, upsert, or yours.
+    `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50),
+    else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads.
+    `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name:
+    replace, append, merge, upsert, or yours.
+
     Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
     """
     if snapshot_frequency is not None:

@@ -1,7 +1,7 @@
 """ULIDs as 16 bytes: milliseconds, then 64 bits drawn once per thread, then a counter.
 
-Within one thread they only ever grow, whichever process mints them and whatever the clock does. The middle 64 bits stay the
-same from one to the next, so that a column of them compresses to almost nothing.
+Within one thread they only ever grow, whichever process mints them and whatever the clock does. The middle 64 bits stay
+the same from one to the next, so that a column of them compresses to almost nothing.
 Text form as in the ULID specification (https://github.com/ulid/spec). Imports errors only.
 """
 

@@ -34,7 +34,7 @@ from deltastore import (
 )
 from deltastore.codec.primitives import seal, unseal
 from deltastore.log import keys, rows
-from deltastore.log.engine import FORMAT_VERSION
+from deltastore.log.format import FORMAT_VERSION
 from deltastore.storage import Storage
 from deltastore.storage.memory import MemoryStorage
 from tests.conftest import OpenStore

@@ -49,6 +49,6 @@ def test_examples_in_pages(block: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_example_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, _, example = (deltastore.__doc__ or "").partition("\n\n")
-    exec(compile("import deltastore\nif True:\n" + example, "deltastore", "exec"), {})
+    exec(compile("import deltastore\n" + example, "deltastore", "exec"), {})
     with deltastore.open("runs.ds") as store:
         assert store.thread("user-42").state() == {"messages": [{"role": "user", "content": "hi"}]}

@@ -1,7 +1,8 @@
 """Rebuilt equals full: a random mix of operations against a dict of full states.
 
-Two handles on one store write native threads and LangGraph threads, fork, delete, copy and reopen; after each step `check` must find
-nothing, and every state that is read must be the model's. Run longer with `tools/test --profile ci -k machine`.
+Two handles on one store write native threads and LangGraph threads, fork, delete, copy and reopen; after each
+step `check` must find nothing, and every state that is read must be the model's. Run longer with
+`tools/test --profile ci -k machine`.
 """
 
 import copy
@@ -98,7 +99,7 @@ def folded(channel: str, before: Any, write: Any, present: bool) -> Any:
         merged = {shown(key): (key, value) for key, value in (before if present else {}).items()}
         for key, value in write.items():
             merged[shown(key)] = (key, value)
-        return {key: value for key, value in merged.values()}
+        return dict(merged.values())
     return upserted(before if present else [], write)
 
 

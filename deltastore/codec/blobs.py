@@ -1,7 +1,7 @@
 """Blobs and codecs: how a value becomes chunks, and chunks a value again.
 
-Holds the tags of the format, the protocol that every codec meets, and `cut` and `assemble`. Pure; imports records and errors.
-The invariant: `assemble(cut(value))` is what the codec's own round trip of the whole value gives.
+Holds the tags of the format, the protocol that every codec meets, and `cut` and `assemble`. Pure; imports records and
+errors. The invariant: `assemble(cut(value))` is what the codec's own round trip of the whole value gives.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,8 @@ class NotElementwiseError(Exception):
 class Codec(Protocol):
     """Turns values into blobs and back. Thread-safe, deterministic; no method touches a storage.
 
-    Encoding raises EncodeError (or whatever `cut` turns into one), decoding ChecksumError or the serializer's own error.
+    Encoding raises EncodeError (or whatever `cut` turns into one), decoding ChecksumError or the serializer's own
+    error.
     """
 
     @property
@@ -157,7 +158,10 @@ def runs(values: list[Any]) -> Iterable[list[Any]]:
 
 
 def assemble(kind: int, blobs: Sequence[bytes], codec: Codec) -> Any:
-    """Return the value that these chunks make up. Raises ChecksumError, CodecMismatchError, or the serializer's error."""
+    """Return the value that these chunks make up.
+
+    Raises ChecksumError, CodecMismatchError, or the serializer's error.
+    """
     if kind == LIST:
         return codec.decode_list(blobs)
     if kind == DICT:

@@ -1,7 +1,8 @@
 """Chunk rows: one stored row that holds the chunks of one put, or many chunks packed together.
 
-A blob is a chunk as held in memory: a tag byte, then its payload. Large edited chunks are *based*: compressed against their
-predecessor. Pure; imports primitives and errors. The invariant: the head alone tells which numbers a row holds and which bases it needs.
+A blob is a chunk as held in memory: a tag byte, then its payload. Large edited chunks are *based*: compressed against
+their predecessor. Pure; imports primitives and errors. The invariant: the head alone tells which numbers a row holds
+and which bases it needs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -75,9 +76,9 @@ def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int]) 
 
 
 def encode_body(row: ChunkRow, *, packing: bool = False) -> bytes:
-    """Return the packed body of a row: tags, lengths and payloads of the whole chunks. It doesn't depend on the numbers.
+    """Return the packed body of a row: tags, lengths and payloads of the whole chunks.
 
-    Raises EncodeError beyond what can be read again.
+    It doesn't depend on the numbers. Raises EncodeError beyond what can be read again.
     """
     if len(row.numbers) > MAX_CHUNKS_PER_ROW:
         raise EncodeError(f"{len(row.numbers)} new elements in one checkpoint; the limit is {MAX_CHUNKS_PER_ROW}")

@@ -1,7 +1,7 @@
 """Records: what one checkpoint stores, alone in a row or with others in a record pack.
 
-Pure; imports spans, primitives and errors. The invariant: in memory all chunk numbers are the real ones; the numbering that
-`prepare` saw exists only in stored bytes, beside the shift that mends it.
+Pure; imports spans, primitives and errors. The invariant: in memory all chunk numbers are the real ones; the numbering
+that `prepare` saw exists only in stored bytes, beside the shift that mends it.
 """
 
 import uuid

@@ -1,7 +1,7 @@
 """Spans: ranges of chunk numbers, in the order of a value.
 
-A span is (first number, length). Pure; imports primitives only. The invariant: spans are normal, that is no span is empty and none
-continues the one before it, so that equal sequences of numbers have equal spans.
+A span is (first number, length). Pure; imports primitives only. The invariant: spans are normal, that is no span is
+empty and none continues the one before it, so that equal sequences of numbers have equal spans.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """The strict msgpack codec of the native API: what comes back equals what was put, in type and value.
 
-It takes None, bool, int of 64 bits, float, str, bytes, and exact lists and dicts of these (keys: any of the scalars). Everything
-else is refused, never degraded. Imports blobs and errors. The invariant: decode(encode(v)) is v byte for byte, NaN and -0.0 included.
+It takes None, bool, int of 64 bits, float, str, bytes, and exact lists and dicts of these (keys: any of the scalars).
+Everything else is refused, never degraded. Imports blobs and errors. The invariant: decode(encode(v)) is v byte for
+byte, NaN and -0.0 included.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """The fast path for langchain-core messages: their fields as msgpack, without pydantic on the way in or out.
 
-It must be indistinguishable on reload from LangGraph's serializer, which dumps the model and validates it again. So it only takes messages of
-exact known classes whose validation would change nothing, and steps aside for everything else. Imports codec and langchain-core.
+It must be indistinguishable on reload from LangGraph's serializer, which dumps the model and validates it again. So it
+only takes messages of exact known classes whose validation would change nothing, and steps aside for everything else.
+Imports codec and langchain-core.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ _PLAIN_ONLY: Final = (
     | ormsgpack.OPT_PASSTHROUGH_UUID
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
 )
-"""With these and without a default, packing raises on everything that a reload would change; so do keys that aren't str."""
+"""With these and without a default, packing raises on everything that a reload would change; so do keys
+that aren't str."""
 
 _COMMON: Final = ("content", "additional_kwargs", "response_metadata", "name", "id")
 _USAGE: Final = ("input_tokens", "output_tokens", "total_tokens", "input_token_details", "output_token_details")
@@ -37,7 +39,10 @@ _TOOL_CALL: Final = ["name", "args", "id", "type"]
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """A class as this module knows it. `names` are the stored fields in order; `number` stands for class and names in the format."""
+    """A class as this module knows it.
+
+    `names` are the stored fields in order; `number` stands for class and names in the format.
+    """
 
     number: int
     cls: type[BaseMessage]
@@ -49,7 +54,10 @@ class _Schema:
     current: bool
 
     def build(self, values: Sequence[Any]) -> BaseMessage:
-        """Return the message that these values were taken from, as LangGraph's reload makes it: every field counts as set."""
+        """Return the message that these values were taken from, as LangGraph's reload makes it.
+
+        That is, every field counts as set.
+        """
         content, additional, metadata, *rest = values
         state = {"content": content, "additional_kwargs": additional, "response_metadata": metadata, "type": self.kind}
         state.update(zip(self.names[3:], rest, strict=True))
@@ -116,9 +124,11 @@ def _plain_usage(usage: Any) -> bool:
         if known is None:
             if type(value) is not int:
                 return False
-        elif type(value) is not dict or list(value) != [key for key in known if key in value]:
-            return False
-        elif not all(type(count) is int for count in value.values()):
+        elif (
+            type(value) is not dict
+            or list(value) != [key for key in known if key in value]
+            or not all(type(count) is int for count in value.values())
+        ):
             return False
     return all(name in usage for name in _USAGE[:3])
 

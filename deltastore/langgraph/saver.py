@@ -1,7 +1,8 @@
 """DeltaSaver: LangGraph's checkpoint saver on a deltastore.
 
-Translates between LangGraph's configs, checkpoints and tuples and the log's puts and readings. Async methods encode before their first
-await and do the rest off the event loop. The invariant: what a read returns equals what InMemorySaver would return.
+Translates between LangGraph's configs, checkpoints and tuples and the log's puts and readings. Async methods encode
+before their first await and do the rest off the event loop. The invariant: what a read returns equals what
+InMemorySaver would return.
 """
 
 import asyncio
@@ -35,9 +36,10 @@ from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
 from deltastore.langgraph.serializer import codec_for
 from deltastore.log import keys, rows
-from deltastore.log.engine import Entry, Reading
+from deltastore.log.engine import Entry
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import Versioned
+from deltastore.log.loading import Reading
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.storage.port import SyncMode
@@ -64,8 +66,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     def __init__(self, store: Store, *, serde: SerializerProtocol | None = None, strict: bool = False) -> None:
         """Use an open store, which stays the caller's to close.
 
-        `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt, by default
-        LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
+        `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
+        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
         """
         super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
         self.store = store
@@ -87,8 +89,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the class.
-        Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the
+        class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
         saver = cls(store, serde=serde, strict=strict)
@@ -334,7 +336,10 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
 
     def _frame(self, record: Record, namespace: str) -> dict[str, Any]:
-        """Return what of a checkpoint is neither values nor versions. Raises FrontMismatchError where there is no such part."""
+        """Return what of a checkpoint is neither values nor versions.
+
+        Raises FrontMismatchError where there is no such part.
+        """
         if record.frame is None:
             raise FrontMismatchError(
                 f"namespace {namespace!r} of this thread is written by the native API; read it with store.thread(…)"
@@ -352,7 +357,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Iterate over checkpoints, the greatest id first; across threads thread by thread, the newest created first.
 
-        Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as `get_tuple` does.
+        Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as
+        `get_tuple` does.
         """
         limit_id = _id(before) if before else None
         left = limit
@@ -411,7 +417,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
 
     # --- versions
 
-    def get_next_version(self, current: str | int | float | None, channel: None) -> str:
+    def get_next_version(self, current: str | float | None, channel: None) -> str:
         """Return the version after `current`; the random tail keeps those of two branches apart."""
         if current is None:
             number = 0

@@ -1,8 +1,9 @@
 """Codecs over LangGraph's serializers.
 
-`JsonPlusCodec` calls LangGraph's own serializer element by element, which is exact because msgpack nests by concatenation: the encoding of
-a list is a header and its elements' encodings. `OpaqueCodec` hands any other serializer the whole value once. The invariant: what comes
-back is what `loads_typed(dumps_typed(value))` gives. Imports codec and LangGraph.
+`JsonPlusCodec` calls LangGraph's own serializer element by element, which is exact because msgpack nests by
+concatenation: the encoding of a list is a header and its elements' encodings. `OpaqueCodec` hands any other serializer
+the whole value once. The invariant: what comes back is what `loads_typed(dumps_typed(value))` gives.
+Imports codec and LangGraph.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Strict loading: what LangGraph's serializer refuses to rebuild is an error here, never a dict and never None.
 
-The serializer only tells listeners of its events, so one listener notes what was blocked while a load of this thread is under way.
-Imports errors and LangGraph.
+The serializer only tells listeners of its events, so one listener notes what was blocked while a load of this thread is
+under way. Imports errors and LangGraph.
 """
 
 import threading
@@ -48,8 +48,9 @@ def refusing(serde: SerializerProtocol) -> Callable[[tuple[str, bytes]], Any]:
         if blocked:
             module, _, name = blocked[0].rpartition(".")
             raise TypeRefusedError(
-                f"strict loading refuses {blocked[0]}, which isn't on the serializer's allowlist. If you trust it, open the saver "
-                f"with serde=JsonPlusSerializer(allowed_msgpack_modules=[({module!r}, {name!r})]) and strict=True"
+                f"strict loading refuses {blocked[0]}, which isn't on the serializer's allowlist. If you trust it, "
+                f"open the saver with serde=JsonPlusSerializer(allowed_msgpack_modules=[({module!r}, {name!r})]) "
+                "and strict=True"
             )
         return value
 

@@ -1,7 +1,7 @@
 """Copying a thread: its rows under a fresh number, then the name. Imports deleting and names.
 
-The invariant: the source is read in one moment; until the last transaction nothing names the copy; a copy that dies leaves a queue row
-from which `collect` finds it.
+The invariant: the source is read in one moment; until the last transaction nothing names the copy; a copy that dies
+leaves a queue row from which `collect` finds it.
 """
 
 from deltastore.codec.primitives import seal, unseal

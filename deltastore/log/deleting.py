@@ -1,13 +1,13 @@
 """Deleting checkpoints and threads, and collecting what nothing names any more.
 
-Imports removing and names. The invariant: a deletion is one small transaction; the rows of a deleted thread go later, in bounded ones,
-and can't come back, because its number is never used again.
+Imports removing and names. The invariant: a deletion is one small transaction; the rows of a deleted thread go later,
+in bounded ones, and can't come back, because its number is never used again.
 """
 
 from dataclasses import dataclass
 
 from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
-from deltastore.log import keys, names, rows
+from deltastore.log import finding, keys, names, rows
 from deltastore.log.reading import View
 from deltastore.log.removing import hide_or_remove
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
@@ -40,7 +40,7 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
     thread, header = find_thread(tx, name)
     view = View(tx, thread, name)
     namespace = rows.load_namespace(tx, thread, keys.encode_name(namespace_name))
-    ulid = None if namespace is None else view.find(namespace, id_)
+    ulid = None if namespace is None else finding.find(view, namespace, id_)
     if namespace is None or ulid is None:
         raise CheckpointNotFoundError(f"thread {name!r} has no checkpoint {id_!r}; see its history")
     # LangGraph's delta channels are rebuilt by a walk over ancestors that only the graph can fold, so those stay
@@ -54,7 +54,7 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
     if namespace.tip == ulid:
         namespace.tip = None
     if namespace.latest == id_:
-        namespace.latest = next((found for found, _, _ in view.ids_down(namespace, None)), None)
+        namespace.latest = next((found for found, _, _ in finding.ids_down(view, namespace, None)), None)
     rows.store_namespace(tx, thread, namespace)
     rows.store_header(tx, thread, header)
 

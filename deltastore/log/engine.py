@@ -1,39 +1,27 @@
 """`Log`: puts, reads and deletions of one open store, over any storage.
 
-Imports the other modules of log. The invariant: reads use one short read transaction and none while user code runs; a put is prepared
-outside write transactions and applied in one. Thread-safe.
+Imports the other modules of log. The invariant: reads use one short read transaction and none while user code runs; a
+put is prepared outside write transactions and applied in one. Thread-safe.
 """
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import ormsgpack
-
-from deltastore import ulid as ulids
 from deltastore.codec import records as rec
-from deltastore.codec.blobs import Codec, assemble
-from deltastore.codec.strict import STRICT
-from deltastore.errors import (
-    BrokenChainError,
-    ChecksumError,
-    ContentionError,
-    FormatError,
-    InvalidInputError,
-)
-from deltastore.log import copying, deleting, keys, names, pending, policy, putting, rows, walking
-from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
-from deltastore.log.reading import View, check_latest, require
+from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, InvalidInputError
+from deltastore.log import copying, deleting, finding, keys, loading, names, pending, policy, putting, rows, walking
+from deltastore.log.format import open_format
+from deltastore.log.heads import DEFAULT_CACHE_BYTES, HeadCache
+from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
+from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
-from deltastore.log.state import Channel, State
-from deltastore.reducers import FIRST_INTERNED_REDUCER, Reducer
+from deltastore.log.state import Channel
+from deltastore.reducers import Reducer
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 
-FORMAT_VERSION = 0
-"""The format that this release reads and writes; 0 promises nothing."""
 MAX_ATTEMPTS = 100
 """How often a put is prepared anew while others write to the same thread."""
 
@@ -43,47 +31,6 @@ P = TypeVar("P")
 
 class _Stale(Exception):
     """Aborts a transaction whose basis doesn't hold any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedChannel:
-    """A channel's chunks as stored, and the writes that a user's reducer is still to fold: kind and chunks of each."""
-
-    kind: int
-    blobs: list[bytes] | None
-    reducer: int
-    writes: tuple[tuple[int, list[bytes]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A checkpoint as read in one moment; decoding it needs no transaction any more."""
-
-    ulid: bytes
-    id: str
-    parent_id: str | None
-    record: rec.Record
-    channels: dict[str, LoadedChannel]
-    hidden: dict[int, LoadedChannel]
-    reducers: dict[int, Reducer]
-    writes: list["WriteLoaded"]
-
-    def values(self, codec: Codec) -> dict[str, Any]:
-        """Return the channels' values, as fresh objects."""
-        return {name: self._value(channel, codec) for name, channel in self.channels.items()}
-
-    def hidden_value(self, number: int, codec: Codec) -> Any:
-        """Return a hidden channel's value; an empty dict where the checkpoint has none."""
-        channel = self.hidden.get(number)
-        return {} if channel is None else self._value(channel, codec)
-
-    def _value(self, channel: LoadedChannel, codec: Codec) -> Any:
-        value = None if channel.blobs is None else assemble(channel.kind, channel.blobs, codec)
-        if not channel.writes:
-            return value
-        reducer = self.reducers[channel.reducer]
-        writes = [assemble(kind, blobs, codec) for kind, blobs in channel.writes]
-        return reducer.fold_all(value, writes, present=channel.blobs is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +53,6 @@ class ThreadRow:
     header: rows.Header
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLoaded:
-    """A pending write with its chunks."""
-
-    task: str
-    path: str
-    idx: int
-    channel: str
-    kind: int
-    blobs: list[bytes]
-    time_ms: int
-
-
 class Log:
     """One open store. Owns neither threads of its own nor, beyond the head cache, any state. Thread-safe."""
 
@@ -138,7 +72,7 @@ class Log:
         self._clock = clock
         self._cache_bytes = cache_bytes
         self._pid = os.getpid()
-        stored = self._open_format(snapshot_frequency)
+        stored = open_format(storage, snapshot_frequency)
         self.uuid: bytes = stored[1]
         self.names = names.Names(storage)
         self.registry = Registry(self.names, reducers)
@@ -167,39 +101,13 @@ class Log:
         """Close the storage."""
         self.storage.close()
 
-    # --- format
-
-    def _open_format(self, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, int]]:
-        with self.storage.read() as tx:
-            row = rows.get(tx, keys.FORMAT)
-        if row is None:
-            row = names.in_write(self.storage, (), lambda tx: self._make_format(tx, snapshot_frequency))
-        match rows.parse(keys.FORMAT, row):
-            case [int(version), *_] if version != FORMAT_VERSION:
-                raise FormatError(
-                    f"{self.storage.location} has format version {version}; this release reads version {FORMAT_VERSION}. "
-                    "Open it with the release that wrote it"
-                )
-            case [int(version), bytes(store_uuid), dict(options)]:
-                return version, store_uuid, options
-        raise ChecksumError(f"{self.storage.location}: the format row doesn't parse; restore from a backup")
-
-    @staticmethod
-    def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:
-        row = rows.get(tx, keys.FORMAT)
-        if row is not None:  # another process was first
-            return row
-        if next(tx.scan(b"", b"\xff"), None) is not None:
-            raise ChecksumError("rows are stored, but the format row is missing; restore from a backup")
-        options = {} if snapshot_frequency is None else {"snapshot_frequency": snapshot_frequency}
-        made = ormsgpack.packb([FORMAT_VERSION, uuid.uuid4().bytes, options])
-        rows.put(tx, keys.FORMAT, made)
-        return made
-
     # --- puts
 
     def put(self, put: putting.Put) -> putting.Stored:
-        """Store a checkpoint; durable on return as the storage's sync mode says. Raises what `prepare` does, ContentionError."""
+        """Store a checkpoint; durable on return as the storage's sync mode says.
+
+        Raises what `prepare` does, ContentionError.
+        """
         heads = self.heads
         # new names get their numbers before any transaction begins; the put then finds them in memory
         self.names.numbers(keys.CHANNEL, put.intent.names())
@@ -212,7 +120,10 @@ class Log:
         return stored
 
     def put_writes(self, put: pending.PutWrites) -> None:
-        """Store pending writes of a checkpoint, which may not be stored yet. Raises CheckpointNotFoundError, ContentionError."""
+        """Store pending writes of a checkpoint, which may not be stored yet.
+
+        Raises CheckpointNotFoundError, ContentionError.
+        """
         channels = self.names.numbers(keys.CHANNEL, [channel for _, channel, _ in put.writes])
         heads = self.heads
         prepared, applied = self._attempt(
@@ -287,7 +198,8 @@ class Log:
     ) -> Reading | None:
         """Return a checkpoint as of one moment, the latest without id; None where there is none.
 
-        `channels` limits what is loaded; `with_writes` loads the pending writes too. Raises BrokenChainError, ChecksumError.
+        `channels` limits what is loaded; `with_writes` loads the pending writes too.
+        Raises BrokenChainError, ChecksumError.
         """
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
@@ -297,76 +209,23 @@ class Log:
             view = View(tx, number, thread)
             wanted = id_
             if wanted is None:
-                check_latest(found)
+                finding.check_latest(found)
                 wanted = found.latest
-            ulid = None if wanted is None else view.find(found, wanted)
+            ulid = None if wanted is None else finding.find(view, found, wanted)
             if ulid is None:
                 if id_ is None and wanted is not None:
                     raise _missing_latest(thread, wanted)
                 return None
-            return self._load(view, found, header.collected, ulid, channels, with_writes)
-
-    def _load(
-        self,
-        view: View,
-        namespace: rows.Namespace,
-        collected: int,
-        ulid: bytes,
-        wanted: Collection[str] | None,
-        with_writes: bool,
-    ) -> Reading:
-        record = require(view, namespace, ulid)
-        head = self.heads.head(view.thread, namespace.number, collected, ulid)
-        known = head.blobs if head is not None else {}
-        state = head.state if head is not None else view.state(namespace.number, ulid)
-        channels: dict[str, LoadedChannel] = {}
-        hidden: dict[int, LoadedChannel] = {}
-        reducers: dict[int, Reducer] = {}
-        folded: State = {}
-        for number, channel in state.items():
-            name = self.registry.channel_name(view.tx, number)
-            if number >= rec.FIRST_CHANNEL and wanted is not None and name not in wanted:
-                continue
-            try:
-                folded[number] = view.folded(number, channel)
-                loaded = _load_channel(view, number, folded[number], known.get(number))
-            except BrokenChainError as error:
-                raise BrokenChainError(
-                    f"channel {name!r} of checkpoint {record.id or ulids.to_text(ulid)!r}: {error}"
-                ) from error
-            if loaded.writes:
-                reducers[channel.reducer] = self.registry.reducer(view.tx, channel.reducer, name)
-            if number < rec.FIRST_CHANNEL:
-                hidden[number] = loaded
-            else:
-                channels[name] = loaded
-        id_ = record.id or ulids.to_text(ulid)
-        if head is None and wanted is None and namespace.tip == ulid:
-            self._keep_head(view, namespace, collected, ulid, record, folded, channels, hidden)
-        writes = self._load_writes(view, view.tasks(namespace, id_)) if with_writes else []
-        return Reading(ulid, id_, parent_id_of(namespace.front, record), record, channels, hidden, reducers, writes)
-
-    def _keep_head(
-        self,
-        view: View,
-        namespace: rows.Namespace,
-        collected: int,
-        ulid: bytes,
-        record: rec.Record,
-        state: State,
-        channels: dict[str, LoadedChannel],
-        hidden: dict[int, LoadedChannel],
-    ) -> None:
-        """Let the next put find what this read brought: a graph reads the tip, then puts on it."""
-        by_number = dict(zip((n for n in state if n >= rec.FIRST_CHANNEL), channels.values(), strict=True)) | hidden
-        blobs = {n: c.blobs for n, c in by_number.items() if c.blobs is not None and not c.writes}
-        head = Head(
-            ulid, record.id or ulids.to_text(ulid), record.depth, collected, state, blobs, bases=dict(view.bases)
-        )
-        head.seeds = dict(record.seeds)
-        if rec.VERSIONS_CHANNEL in hidden:
-            head.versions = STRICT.decode_dict(blobs[rec.VERSIONS_CHANNEL])
-        self.heads.keep(view.thread, namespace.number, head)
+            return loading.load(
+                view,
+                found,
+                header.collected,
+                ulid,
+                self.heads,
+                self.registry,
+                wanted=channels,
+                with_writes=with_writes,
+            )
 
     def writes(self, thread: str, namespace: str, id_: str) -> list[WriteLoaded]:
         """Return the pending writes of a checkpoint id, in the order (path, task, idx)."""
@@ -376,24 +235,15 @@ class Log:
                 return []
             number, _, found = located
             view = View(tx, number, thread)
-            return self._load_writes(view, view.tasks(found, id_))
-
-    def _load_write(self, view: View, task: str, write: rows.StoredWrite) -> WriteLoaded:
-        name = self.registry.channel_name(view.tx, write.channel)
-        blobs = view.blobs(0, write.value.spans)
-        return WriteLoaded(task, write.path, write.idx, name, write.value.kind, blobs, write.time_ms)
-
-    def _load_writes(self, view: View, tasks: rows.Tasks) -> list[WriteLoaded]:
-        """Return writes with their chunks, in the order (path, task, idx)."""
-        out = [self._load_write(view, task, write) for task, writes in tasks.items() for write in writes.values()]
-        return sorted(out, key=lambda write: (write.path, write.task, write.idx))
+            return loading.load_writes(view, self.registry, finding.tasks(view, found, id_))
 
     def walk(
         self, thread: str, namespace: str, id_: str | None, channels: Sequence[str]
     ) -> dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]]:
         """Return, for each channel, the value of the nearest ancestor that has one, and the writes since, oldest first.
 
-        The checkpoint's own value and writes don't count. Without id it is the latest. Raises BrokenChainError, ChecksumError.
+        The checkpoint's own value and writes don't count. Without id it is the latest.
+        Raises BrokenChainError, ChecksumError.
         """
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
@@ -402,7 +252,7 @@ class Log:
                 return {name: (None, []) for name in channels}
             number, _, found = located
             view = View(tx, number, thread)
-            ulid = view.find(found, wanted)
+            ulid = finding.find(view, found, wanted)
             numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}
             known = {number for number in numbers.values() if number is not None}
             walked = {} if ulid is None else walking.walk(view, found, ulid, known)
@@ -411,8 +261,11 @@ class Log:
                 history = walked.get(channel or 0, walking.Walked())
                 seed = None
                 if channel is not None and history.seed is not None:
-                    seed = _load_channel(view, channel, Channel(history.seed, 0), None)
-                out[name] = (seed, [self._load_write(view, task, write) for task, write in history.writes])
+                    seed = loading.load_channel(view, channel, Channel(history.seed, 0), None)
+                out[name] = (
+                    seed,
+                    [loading.load_write(view, self.registry, task, write) for task, write in history.writes],
+                )
             return out
 
     # --- lists
@@ -433,7 +286,7 @@ class Log:
             number, _, found = located
             view = View(tx, number, thread)
             out: list[Entry] = []
-            for id_, ulid, record in view.ids_down(found, before):
+            for id_, ulid, record in finding.ids_down(view, found, before):
                 if len(out) >= limit:
                     break
                 out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
@@ -447,7 +300,7 @@ class Log:
                 return None
             number, _, found = located
             view = View(tx, number, thread)
-            ulid = view.find(found, id_)
+            ulid = finding.find(view, found, id_)
             if ulid is None:
                 return None
             record = require(view, found, ulid)
@@ -470,7 +323,10 @@ class Log:
         return out
 
     def all_threads(self, page: int = 100) -> Iterator[ThreadRow]:
-        """Iterate over all threads, the newest created first; no transaction is held while the caller has the iterator."""
+        """Iterate over all threads, the newest created first.
+
+        No transaction is held while the caller has the iterator.
+        """
         before: int | None = None
         while found := self.threads(before, page):
             yield from found
@@ -498,29 +354,11 @@ class Log:
         copying.copy_thread(self.storage, source, target, self.now_ms())
 
 
-def _load_channel(view: View, number: int, channel: Channel, known: list[bytes] | None) -> LoadedChannel:
-    series = rec.series_of(number)
-    if channel.writes and channel.reducer < FIRST_INTERNED_REDUCER:
-        raise BrokenChainError(f"writes of channel {number} weren't folded")
-    blobs = known
-    if blobs is None and channel.value is not None:
-        blobs = view.blobs(series, channel.value.spans)
-    writes = tuple((write.kind, view.blobs(series, write.spans)) for write in channel.writes)
-    return LoadedChannel(channel.value.kind if channel.value else rec.OPAQUE, blobs, channel.reducer, writes)
-
-
 def _missing_latest(thread: str, id_: str) -> BrokenChainError:
     return BrokenChainError(
         f"thread {thread!r}: the latest checkpoint {id_!r} is missing. "
         "Rows were lost or damaged; run check, and restore from a backup"
     )
-
-
-def parent_id_of(front: int, record: rec.Record) -> str | None:
-    """Return the parent's id as it was put."""
-    if front == rows.NATIVE:
-        return None if record.parent is None else ulids.to_text(record.parent)
-    return record.parent_id
 
 
 def check_frequency(frequency: int) -> None:

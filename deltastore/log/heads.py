@@ -1,7 +1,8 @@
 """The cache of heads: what the last put or read of a namespace left in memory.
 
-A head is keyed by the checkpoint's ULID and is only used while the thread's `collected` is what it was when the head was read; since a
-checkpoint's meaning never changes, it is right whichever process wrote since. Bounded in bytes. Imports state. Thread-safe.
+A head is keyed by the checkpoint's ULID and is only used while the thread's `collected` is what it was when the head
+was read; since a checkpoint's meaning never changes, it is right whichever process wrote since. Bounded in bytes.
+Imports state. Thread-safe.
 """
 
 import threading
@@ -72,7 +73,10 @@ class HeadCache:
         self._bytes = 0
 
     def head(self, thread: int, namespace: int, collected: int, ulid: bytes | None = None) -> Head | None:
-        """Return the namespace's cached head; None where it is another checkpoint's, or something was collected since."""
+        """Return the namespace's cached head.
+
+        None where it is another checkpoint's, or something was collected since.
+        """
         found = self._get((thread, namespace))
         if not isinstance(found, Head) or found.collected != collected:
             return None
@@ -86,7 +90,10 @@ class HeadCache:
         self._put((thread, namespace), head)
 
     def pending(self, thread: int, namespace: int, id_: str, collected: int, next_chunk: int) -> Pending | None:
-        """Return the cached pending writes of a checkpoint id, as far as a snapshot with this next chunk number has them."""
+        """Return the cached pending writes of a checkpoint id.
+
+        Only as far as a snapshot with this next chunk number has them.
+        """
         found = self._get((thread, namespace, id_))
         return found.below(next_chunk) if isinstance(found, Pending) and found.collected == collected else None
 

@@ -1,6 +1,7 @@
 """What a put wants of each channel, given its parent: the put rule of each API, as pure functions of the parent's head.
 
-Imports codec, heads and reducers. The invariant: `resolve` reads nothing but the head, and the same head gives the same answer.
+Imports codec, heads and reducers. The invariant: `resolve` reads nothing but the head, and the same head
+gives the same answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -86,8 +87,9 @@ class Writes:
 class Versioned:
     """LangGraph's rule: a channel's value is that of (channel, version).
 
-    A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent. Channels without
-    a version are absent. `cut` encodes a channel's value, once; `number` gives channels' numbers, interning new names.
+    A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent.
+    Channels without a version are absent. `cut` encodes a channel's value, once; `number` gives channels' numbers,
+    interning new names.
     """
 
     versions: dict[str, Any]

@@ -1,7 +1,7 @@
 """Where each row stands in the one ordered key space: thread first, then kind.
 
-Pure; imports nothing of the project but limits. The invariant: names of any length and content never appear in a key, except
-the caller's checkpoint ids, which are limited.
+Pure; imports nothing of the project but limits. The invariant: names of any length and content never appear in a key,
+except the caller's checkpoint ids, which are limited.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ THREAD_BYTES, NAMESPACE_BYTES, NUMBER_BYTES, HASH_BYTES = 6, 3, 6, 12
 MAX_ID_BYTES = 255
 """A caller's checkpoint id, in bytes of UTF-8: it stands in keys, whose length one byte tells."""
 MAX_NAME_BYTES = 65_536
-"""A name of a thread, namespace, channel or task, in bytes of UTF-8: they are hashed in keys, so only sense limits them."""
+"""A name of a thread, namespace, channel or task, in bytes of UTF-8: they are hashed in keys, so only sense
+limits them."""
 
 STORE = bytes(THREAD_BYTES)
 FORMAT = STORE + b"F"

@@ -1,7 +1,7 @@
 """Names and their numbers: threads, channels, reducers, tags.
 
-Names are found by hash and compared in full. Numbers are never reused, so what was once read stays true and is cached, except for
-threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
+Names are found by hash and compared in full. Numbers are never reused, so what was once read stays true and is cached,
+except for threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
 """
 
 from collections.abc import Callable, Iterable
@@ -105,7 +105,10 @@ class Names:
         self._names: dict[tuple[bytes, int], bytes] = {}
 
     def numbers(self, kind: bytes, names: Iterable[str]) -> list[int]:
-        """Return the numbers of names, giving new ones in a small transaction of their own (an unused number is harmless)."""
+        """Return the numbers of names, giving new ones in a small transaction of their own.
+
+        A number that stays unused is harmless.
+        """
         encoded = [keys.encode_name(name) for name in names]
         missing = [name for name in encoded if (kind, name) not in self._numbers]
         if missing:
@@ -124,7 +127,8 @@ class Names:
         (number,) = self.numbers(kind, (name,))
         if kind == keys.TAG and number > LAST_TAG:
             raise InvalidInputError(
-                f"this store already names {LAST_TAG - FIRST_INTERNED_TAG + 1} kinds of serialized data; {name!r} is one too many"
+                f"this store already names {LAST_TAG - FIRST_INTERNED_TAG + 1} kinds of serialized data; "
+                f"{name!r} is one too many"
             )
         return number
 

@@ -1,7 +1,8 @@
 """Packs: many chunk rows, or many records with their ids and writes, as one compressed row.
 
-`plan` reads and compresses outside any write transaction; `apply` leaves out what changed meanwhile; `explode` turns a record pack into
-rows again before one of its records is changed. Imports reading and rows. The invariant: packing changes no checkpoint's meaning.
+`plan` reads and compresses outside any write transaction; `apply` leaves out what changed meanwhile; `explode` turns a
+record pack into rows again before one of its records is changed. Imports reading and rows. The invariant: packing
+changes no checkpoint's meaning.
 """
 
 from collections.abc import Iterable
@@ -42,9 +43,10 @@ class RecordPack:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Records that can't be packed where they stand: don't look at them again. `last` None: there were none, only a count.
+    """Records that can't be packed where they stand: don't look at them again.
 
-    The count is an upper bound, for deletions don't lower it; left as it is, every put would look in vain.
+    `last` None: there were none, only a count. The count is an upper bound, for deletions don't lower it; left as it
+    is, every put would look in vain.
     """
 
     namespace: bytes
@@ -156,7 +158,10 @@ def _id_rows(view: View, namespace: rows.Namespace, ids: list[str]) -> list[Row]
 
 
 def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace, made: Plan) -> None:
-    """Put packs in place of what they hold, as far as that is still what was seen. Changes header and namespace, unstored."""
+    """Put packs in place of what they hold, as far as that is still what was seen.
+
+    Changes header and namespace, unstored.
+    """
     for pack in made.chunks:
         if not _unchanged(tx, pack.replaced):
             continue
@@ -190,7 +195,10 @@ def _unchanged(tx: WriteTransaction, seen: Iterable[Row]) -> bool:
 
 
 def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: FoundRow) -> None:
-    """Turn a record pack into rows of their own, so that one of them can be changed. Changes the namespace, unstored."""
+    """Turn a record pack into rows of their own, so that one of them can be changed.
+
+    Changes the namespace, unstored.
+    """
     row = found.row
     if not row.packed:
         return
@@ -214,8 +222,9 @@ def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: 
             loose = rows.get(tx, key)
             if loose is not None:
                 merged = rows.merge_tasks(rows.decode_tasks(key, packed), rows.decode_tasks(key, loose))
-                packed = rows.encode_tasks(merged)
-            rows.put(tx, key, packed)
+                rows.put(tx, key, rows.encode_tasks(merged))
+            else:
+                rows.put(tx, key, packed)
     namespace.loose_before += len(row.ulids)
     first = row.ulids[0]
     if namespace.packed_up_to is None or namespace.packed_up_to >= first:

@@ -1,7 +1,8 @@
 """Pending writes: values sent to channels before the checkpoint that consumes them exists.
 
-They arrive before their own checkpoint as a rule, so their rows are keyed by the caller's checkpoint id and need nothing that a put mints.
-Imports putting. The invariant: first-write-wins (idx ≥ 0) or replace (idx < 0) is decided per write, inside the transaction.
+They arrive before their own checkpoint as a rule, so their rows are keyed by the caller's checkpoint id and need
+nothing that a put mints. Imports putting. The invariant: first-write-wins (idx ≥ 0) or replace (idx < 0) is decided per
+write, inside the transaction.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
 from deltastore.errors import CheckpointNotFoundError, ChecksumError
-from deltastore.log import keys, names, rows
+from deltastore.log import finding, keys, names, rows
 from deltastore.log.heads import HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
 from deltastore.log.putting import check_front, take_numbers
@@ -88,7 +89,7 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
 
 def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:
     view = View(tx, thread or 0, put.thread)
-    if namespace is None or view.find(namespace, put.id) is None:
+    if namespace is None or finding.find(view, namespace, put.id) is None:
         raise CheckpointNotFoundError(
             f"thread {put.thread!r} has no checkpoint {put.id!r} to keep writes for; see its history"
         )
@@ -130,7 +131,7 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     loose_row = rows.get(tx, key)
     loose = {} if loose_row is None else rows.decode_tasks(key, loose_row)
     known = set(loose.get(put.task, ()))
-    packed_row = view.packed_tasks(namespace, put.id).get(key[-keys.HASH_BYTES :])
+    packed_row = finding.packed_tasks(view, namespace, put.id).get(key[-keys.HASH_BYTES :])
     if packed_row is not None:
         known |= set(rows.decode_tasks(key, packed_row).get(put.task, ()))
     taken = [(idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known]

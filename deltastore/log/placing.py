@@ -1,6 +1,7 @@
 """Where the chunks of a new value stand: found again among known ones, or numbered anew.
 
-Pure; imports codec and state. The invariant: a number is only named for a chunk whose encoded bytes are equal, compared in full.
+Pure; imports codec and state. The invariant: a number is only named for a chunk whose encoded bytes are equal,
+compared in full.
 """
 
 from collections.abc import Mapping, Sequence

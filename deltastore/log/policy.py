@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 DEFAULT_SNAPSHOT_FREQUENCY = 50
-"""Checkpoints from one anchor to the next: what a read folds at most. Anchors are spans only, so a low number costs little."""
+"""Checkpoints from one anchor to the next: what a read folds at most. Anchors are spans only, so a low
+number costs little."""
 MAX_SNAPSHOT_FREQUENCY = 10_000
 
 MIN_LOOSE_ROWS = 32
-"""Rows of chunks, or records before an anchor, from which on a put packs: fewer compress badly and cost a page half full each."""
+"""Rows of chunks, or records before an anchor, from which on a put packs: fewer compress badly and cost
+a page half full each."""
 MIN_LOOSE_BYTES = 256 * 1024
 MAX_PACK_BYTES = 512 * 1024
 """Plain bytes that one put packs at most, so that no put takes much longer than the others."""

@@ -1,7 +1,8 @@
-"""Records, chunks and writes of one thread, as one transaction sees them.
+"""Records and chunks of one thread, as one transaction sees them.
 
-Imports keys, rows, state and codec. The invariant: what a checkpoint needs and isn't there raises BrokenChainError naming thread and
-checkpoint; nothing missing reads as empty. A `View` lives as long as its transaction and isn't thread-safe.
+Imports keys, rows, state and codec. The invariant: what a checkpoint needs and isn't there raises BrokenChainError
+naming thread and checkpoint; nothing missing reads as empty. A `View` lives as long as its transaction and isn't
+thread-safe.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,13 +13,11 @@ from deltastore.codec import chunkrow
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.codec.records import Record, RecordRow, Value, decode_row, series_of
-from deltastore.errors import BrokenChainError, ChecksumError, InvalidIdError
+from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
 from deltastore.log.state import Channel, State, fold_chain
 from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
 from deltastore.storage.port import ReadTransaction
-
-_LAST_ULID = b"\xff" * ulids.ULID_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,9 @@ class View:
         return found
 
     def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
-        """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to the row that may hold it."""
+        """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to
+        the row that may hold it.
+        """
         prefix = keys.records(self.thread, namespace)
         lower, upper = prefix, keys.end_of(prefix)
         if after is not None and not reverse:
@@ -108,125 +109,25 @@ class View:
                 if held > ulid:
                     continue
                 if held != wanted:
-                    raise self._broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
+                    raise self.broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
                 chain.append(record)
                 if record.is_anchor:
                     return chain[::-1]
                 wanted = record.parent
                 if wanted is None:
-                    raise self._broken(ulid, f"record {ulids.to_text(held)} is a delta without a base")
-        raise self._broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
+                    raise self.broken(ulid, f"record {ulids.to_text(held)} is a delta without a base")
+        raise self.broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
 
     def state(self, namespace: int, ulid: bytes) -> State:
         """Return the channels of a checkpoint, as chunk numbers. Raises BrokenChainError."""
         return fold_chain(self.chain(namespace, ulid))
 
-    def _broken(self, ulid: bytes, what: str) -> BrokenChainError:
+    def broken(self, ulid: bytes, what: str) -> BrokenChainError:
+        """Return the error for a checkpoint that can't be rebuilt."""
         return BrokenChainError(
             f"thread {self.name!r}: checkpoint {ulids.to_text(ulid)} can't be rebuilt: {what}. "
             "Rows were lost or damaged; run check, and restore from a backup"
         )
-
-    # --- ids
-
-    def find(self, namespace: rows.Namespace, id_: str) -> bytes | None:
-        """Return the ULID of the visible checkpoint with an id, or None. Raises InvalidIdError, ChecksumError."""
-        if namespace.front == rows.NATIVE:
-            try:
-                ulid = ulids.from_text(id_)
-            except InvalidIdError:
-                return None
-            record = self.record(namespace.number, ulid)
-            return ulid if record is not None and not record.is_hidden else None
-        located = self.locate(namespace, id_)
-        if located is None:
-            return None
-        key, entry = located
-        if entry.smallest is None:
-            return entry.ulid
-        found = self.row_of(namespace.number, entry.ulid)
-        if found is None:
-            raise self._broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
-        for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
-            if record.id == id_ and not record.is_hidden:
-                return ulid
-        return None
-
-    def locate(self, namespace: rows.Namespace, id_: str) -> tuple[bytes, rows.IdEntry] | None:
-        """Return the by-id row of an id: its own, or that of the one pack whose range may hold it."""
-        prefix = keys.ids(self.thread, namespace.number)
-        own = prefix + keys.encode_id(id_)
-        if not namespace.id_packs:
-            row = rows.get(self.tx, own)
-            return None if row is None else (own, rows.decode_id_entry(own, row))
-        for key, sealed in self.tx.scan(own, keys.end_of(prefix)):
-            entry = rows.decode_id_entry(key, unseal(key, sealed))
-            if key == own and entry.smallest is None:
-                return key, entry
-            if entry.smallest is not None:  # ranges of packs don't overlap, so the first one decides
-                return (key, entry) if entry.smallest.encode() <= own[len(prefix) :] else None
-        return None
-
-    def ids_down(self, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
-        """Iterate over the visible checkpoints of a namespace, the greatest id first, below `before`."""
-        if namespace.front == rows.NATIVE:
-            yield from self._ulids_down(namespace, before)
-            return
-        prefix = keys.ids(self.thread, namespace.number)
-        start = keys.end_of(prefix)
-        waiting: list[tuple[bytes, bytes, Record]] = []  # of a pack, ascending
-        limit = None if before is None else before.encode("utf-8", "surrogatepass")
-        if limit is not None:
-            start = prefix + limit
-        if limit is not None and namespace.id_packs:  # the pack that may hold `before` stands at or after it
-            located = next(
-                (key for key, row in self.tx.scan(start, keys.end_of(prefix)) if self._is_pack(key, row)), None
-            )
-            if located is not None:
-                waiting = self._members(namespace.number, located)
-        for key, sealed in self.tx.scan(prefix, start, reverse=True):
-            id_ = key[len(prefix) :]
-            while waiting and waiting[-1][0] > id_:
-                member = waiting.pop()
-                if limit is None or member[0] < limit:
-                    yield member[0].decode(), member[1], member[2]
-            entry = rows.decode_id_entry(key, unseal(key, sealed))
-            if entry.smallest is not None:
-                waiting = self._members(namespace.number, key)
-            else:
-                record = self.record(namespace.number, entry.ulid)
-                if record is None:
-                    raise self._broken(entry.ulid, f"row {key.hex()} names a record that is missing")
-                yield id_.decode(), entry.ulid, record
-        while waiting:
-            member = waiting.pop()
-            if limit is None or member[0] < limit:
-                yield member[0].decode(), member[1], member[2]
-
-    def _is_pack(self, key: bytes, sealed: bytes) -> bool:
-        return rows.decode_id_entry(key, unseal(key, sealed)).smallest is not None
-
-    def _members(self, namespace: int, key: bytes) -> list[tuple[bytes, bytes, Record]]:
-        """Return the visible records of the pack that a by-id row names, in the order of their ids."""
-        entry = rows.decode_id_entry(key, unseal(key, self.tx.get(key) or b""))
-        found = self.row_of(namespace, entry.ulid)
-        if found is None:
-            raise self._broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
-        return sorted(
-            (
-                (record.id.encode(), ulid, record)
-                for ulid, record in zip(found.row.ulids, found.row.records, strict=True)
-                if not record.is_hidden
-            ),
-            key=lambda member: member[0],
-        )
-
-    def _ulids_down(self, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
-        limit = None if before is None else ulids.from_text(before)
-        for found in self.record_rows(namespace.number, limit, reverse=True):
-            for ulid, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
-                if not record.is_hidden and (limit is None or ulid < limit):
-                    yield record.id or ulids.to_text(ulid), ulid, record
 
     # --- chunks
 
@@ -275,30 +176,6 @@ class View:
         numbers = fold_numbers(channel.reducer, base, writes, lambda chunk: self.blob(series, chunk))
         return Channel(Value(kind, sp.of_numbers(numbers)), channel.reducer)
 
-    # --- writes
-
-    def tasks(self, namespace: rows.Namespace, id_: str) -> rows.Tasks:
-        """Return the pending writes of a checkpoint id: task → idx → write."""
-        loose: rows.Tasks = {}
-        prefix = keys.writes(self.thread, namespace.number, keys.encode_id(id_))
-        for key, sealed in self.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
-            loose |= rows.decode_tasks(key, unseal(key, sealed))
-        packed: rows.Tasks = {}
-        for key, row in self.packed_tasks(namespace, id_).items():
-            packed |= rows.decode_tasks(key, row)
-        return rows.merge_tasks(packed, loose) if packed else loose
-
-    def packed_tasks(self, namespace: rows.Namespace, id_: str) -> dict[bytes, bytes]:
-        """Return the write rows that a record pack holds for a checkpoint id: task hash → row."""
-        if namespace.front == rows.NATIVE:
-            ulid = self.find(namespace, id_)
-            holder = None if ulid is None else self.row_of(namespace.number, ulid)
-        else:
-            located = self.locate(namespace, id_)
-            packed = located is not None and located[1].smallest is not None
-            holder = self.row_of(namespace.number, located[1].ulid) if located and packed else None
-        return holder.row.writes.get(id_, {}) if holder else {}
-
 
 def require(view: View, namespace: rows.Namespace, ulid: bytes) -> Record:
     """Return the record that another row names. Raises BrokenChainError where it is missing."""
@@ -309,9 +186,3 @@ def require(view: View, namespace: rows.Namespace, ulid: bytes) -> Record:
             "Rows were lost or damaged; run check, and restore from a backup"
         )
     return record
-
-
-def check_latest(namespace: rows.Namespace) -> None:
-    """Raise ChecksumError where a namespace counts checkpoints but names no latest."""
-    if namespace.count and namespace.latest is None:
-        raise ChecksumError(f"a namespace counts {namespace.count} checkpoints but names no latest; run check")

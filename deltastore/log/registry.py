@@ -1,4 +1,7 @@
-"""Reducers that the user registered, and the numbers that records know them by. Imports names. Thread-safe once made."""
+"""Reducers that the user registered, and the numbers that records know them by.
+
+Imports names. Thread-safe once made.
+"""
 
 from collections.abc import Iterable
 

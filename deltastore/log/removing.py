@@ -1,7 +1,7 @@
 """Removing one checkpoint: for good, or hidden where something still needs it.
 
-A child that is a delta becomes an anchor first, where its channels can be folded without running a user's reducer; else the record stays,
-hidden. Imports packing and reading. The invariant: what stays readable reads as before.
+A child that is a delta becomes an anchor first, where its channels can be folded without running a user's reducer; else
+the record stays, hidden. Imports packing and reading. The invariant: what stays readable reads as before.
 """
 
 from dataclasses import replace

@@ -1,6 +1,7 @@
 """The small rows: header of a thread, namespaces, by-id entries, writes, queue.
 
-Pure but for the transaction handed in. Imports keys and codec. The invariant: every row is sealed, and what doesn't parse raises ChecksumError.
+Pure but for the transaction handed in. Imports keys and codec. The invariant: every row is sealed, and what doesn't
+parse raises ChecksumError.
 """
 
 from dataclasses import dataclass, field
@@ -80,9 +81,10 @@ def _fits(number: Any, size: int) -> bool:
 
 @dataclass(slots=True)
 class Namespace:
-    """A namespace of a thread. `loose_before` are records of their own before the last anchor, `loose_since` the others.
+    """A namespace of a thread.
 
-    `id_packs` counts the by-id rows that stand for a record pack.
+    `loose_before` are records of their own before the last anchor, `loose_since` the others. `id_packs` counts the
+    by-id rows that stand for a record pack.
     """
 
     name: bytes
@@ -119,11 +121,15 @@ def _decode_namespace(key: bytes, fields: Any) -> Namespace:
 
 
 def new_namespace(header: Header, name: bytes, front: int) -> Namespace:
-    """Return a namespace under the thread's next number, unstored. Raises InvalidInputError when numbers are used up."""
+    """Return a namespace under the thread's next number, unstored.
+
+    Raises InvalidInputError when numbers are used up.
+    """
     number = header.next_namespace
     if number >= 1 << 8 * keys.NAMESPACE_BYTES:
         raise InvalidInputError(
-            f"thread {keys.decode_name(header.name)!r} has had {number - 1} namespaces, which is the limit. Start another thread"
+            f"thread {keys.decode_name(header.name)!r} has had {number - 1} namespaces, which is the limit. "
+            "Start another thread"
         )
     header.next_namespace += 1
     return Namespace(name, number, front)

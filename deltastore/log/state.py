@@ -27,7 +27,10 @@ State = dict[int, Channel]
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """How one sequence of chunks became another: `removed` of them at `place` replaced by `inserted` of the new ones."""
+    """How one sequence of chunks became another.
+
+    `removed` of them at `place` were replaced by `inserted` of the new ones.
+    """
 
     place: int
     removed: int
@@ -43,7 +46,10 @@ def diff(old: Sequence[bytes], new: Sequence[bytes]) -> Splice:
 
 
 def _common(old: Sequence[bytes], new: Sequence[bytes], limit: int) -> int:
-    """Count the equal elements at the beginning. Slices compare in C, so most of a long list costs nothing in Python."""
+    """Count the equal elements at the beginning.
+
+    Slices compare in C, so most of a long list costs nothing in Python.
+    """
     if old[:limit] == new[:limit]:
         return limit
     low, high = 0, limit  # old[:low] == new[:low], old[:high] != new[:high]
@@ -57,7 +63,10 @@ def _common(old: Sequence[bytes], new: Sequence[bytes], limit: int) -> int:
 
 
 def apply_op(channel: Channel | None, op: Op) -> Channel | None:
-    """Return the channel after an op; None where it is absent. Raises BrokenChainError on an op that can't stand there."""
+    """Return the channel after an op; None where it is absent.
+
+    Raises BrokenChainError on an op that can't stand there.
+    """
     match op:
         case Set():
             return Channel(op.value, op.reducer)

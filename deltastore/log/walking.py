@@ -1,7 +1,8 @@
 """Walks over ancestors: what LangGraph's DeltaChannel is rebuilt from.
 
-The store keeps seeds and writes of such channels and never folds them; it can't know which channels these are. Imports reading and state.
-The invariant: a walk returns what InMemorySaver's does, and raises where an ancestor was lost.
+The store keeps seeds and writes of such channels and never folds them; it can't know which channels these are.
+Imports reading, finding and rows. The invariant: a walk returns what InMemorySaver's does, and raises where an ancestor
+was lost.
 """
 
 from collections.abc import Collection
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from deltastore import ulid as ulids
 from deltastore.codec.records import Record, Value
 from deltastore.errors import BrokenChainError
-from deltastore.log import rows
+from deltastore.log import finding, rows
 from deltastore.log.reading import View
 
 
@@ -53,7 +54,7 @@ def _collect(
     """Add the writes of one ancestor, the last of them first: the walk goes backwards."""
     writes = [
         (write.path, task, write.idx, write)
-        for task, by_idx in view.tasks(namespace, id_).items()
+        for task, by_idx in finding.tasks(view, namespace, id_).items()
         for write in by_idx.values()
         if write.channel in channels
     ]
@@ -65,7 +66,7 @@ def _parent(view: View, namespace: rows.Namespace, ulid: bytes, record: Record |
     """Return a record's parent; None at a root, or where it wasn't stored when the record was put and isn't now."""
     if record is None or (record.parent is None and record.parent_id is None):
         return None
-    parent = record.parent if record.parent is not None else view.find(namespace, record.parent_id or "")
+    parent = record.parent if record.parent is not None else finding.find(view, namespace, record.parent_id or "")
     if parent is None:
         return None
     found = view.record(namespace.number, parent)
@@ -75,7 +76,7 @@ def _parent(view: View, namespace: rows.Namespace, ulid: bytes, record: Record |
             f"({ulids.to_text(ulid)}), is missing. Rows were lost or damaged; run check, and restore from a backup"
         )
     if found.is_hidden:  # deleted; or its id was put again, and then parents lead there, as a reader of tuples goes
-        again = view.find(namespace, found.id)
+        again = finding.find(view, namespace, found.id)
         record = view.record(namespace.number, again) if again is not None else None
         if again is not None and record is not None:
             return again, record

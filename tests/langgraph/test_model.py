@@ -38,6 +38,8 @@ from tests.langgraph.comparing import Pair, checkpoint, config
 THREADS = ("t", "other", "third")
 NAMESPACES = ("", "sub:1", "a|b:2")
 CHANNELS = ("messages", "files", "plan", "step", "__start__", "branch:to:node")
+PLACES = [("t", "")] * 5 + [("t", "sub:1")] * 2 + [(thread, ns) for thread in THREADS for ns in NAMESPACES]
+"""Where calls go: mostly to one place, so that they meet."""
 TASKS = ("task 1", "task 2", "a task")
 PATHS = ("", "~__pregel_pull, a", "~__pregel_push, 0001")
 WRITE_CHANNELS = (*CHANNELS, "__error__", "__interrupt__", "__resume__", "__scheduled__", "__pregel_tasks")
@@ -239,19 +241,18 @@ class SaverMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         handle=handles,
-        thread=st.sampled_from(THREADS),
-        ns=st.sampled_from(NAMESPACES),
+        place=st.sampled_from(PLACES),
         length=st.sampled_from([1, 1, 1, 2, 3, 6]),
     )
-    def put_steps(self, data: st.DataObject, handle: int, thread: str, ns: str, length: int) -> None:
-        where = self.place(thread, ns)
+    def put_steps(self, data: st.DataObject, handle: int, place: tuple[str, str], length: int) -> None:
+        where = self.place(*place)
         for _ in range(length):
             parent = self.tip(where)
             before = self.known[where][parent].versions if parent else {}
             self.store(data, handle, where, parent, self.next_id(), self.new_versions(data, where, before))
 
     @precondition(lambda self: self.bursts < 2)
-    @rule(handle=handles, thread=st.sampled_from(THREADS[:2]), length=st.integers(20, 50))
+    @rule(handle=handles, thread=st.sampled_from(["t", "t", "other"]), length=st.integers(20, 50))
     def put_many_steps(self, handle: int, thread: str, length: int) -> None:
         """Enough for packs."""
         self.bursts += 1
@@ -284,10 +285,10 @@ class SaverMachine(RuleBasedStateMachine):
         ids = sorted(self.known[where])
         return data.draw(st.sampled_from([*ids, "nowhere"] if ids else ["nowhere", "future"]), label="id")
 
-    @rule(data=st.data(), handle=handles, thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES))
-    def put_anywhere(self, data: st.DataObject, handle: int, thread: str, ns: str) -> None:
+    @rule(data=st.data(), handle=handles, place=st.sampled_from(PLACES))
+    def put_anywhere(self, data: st.DataObject, handle: int, place: tuple[str, str]) -> None:
         """A fork, a copy under any checkpoint, a missing parent, an id out of order or put again, even under itself."""
-        where = self.place(thread, ns)
+        where = self.place(*place)
         source = data.draw(st.sampled_from(sorted(self.known[where])), label="source") if self.known[where] else None
         versions = dict(self.known[where][source].versions) if source else {}
         parent = data.draw(st.one_of(st.none(), st.just(source)), label="parent") or self.some_id(data, where)
@@ -307,25 +308,29 @@ class SaverMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         handle=handles,
-        thread=st.sampled_from(THREADS),
-        ns=st.sampled_from(NAMESPACES),
-        task=st.sampled_from(TASKS),
-        path=st.sampled_from(PATHS),
+        place=st.sampled_from(PLACES),
+        calls=st.lists(st.tuples(st.sampled_from(TASKS), st.sampled_from(PATHS)), min_size=1, max_size=4),
     )
-    def put_writes(self, data: st.DataObject, handle: int, thread: str, ns: str, task: str, path: str) -> None:
-        where = self.place(thread, ns)
+    def put_writes(
+        self, data: st.DataObject, handle: int, place: tuple[str, str], calls: list[tuple[str, str]]
+    ) -> None:
+        where = self.place(*place)
         tip = self.tip(where)
         id_ = tip if tip and data.draw(st.booleans()) else self.some_id(data, where)
         head = self.known[where][tip].versions if tip else {}
-        writes = []
-        for channel in data.draw(st.lists(st.sampled_from(WRITE_CHANNELS), max_size=4), label="writes"):
-            old = self.pairs[where].get((channel, head.get(channel)), ABSENT)
-            writes.append((channel, data.draw(VALUES if old is ABSENT else evolved(old), label="value")))
-        self.use(handle).put_writes(config(thread, id_, ns), writes, task, path)
-        self.touched.append(config(thread, id_, ns))
+        at = config(where[0], id_, where[1])
+        for task, path in calls:
+            writes = []
+            for channel in data.draw(st.lists(st.sampled_from(WRITE_CHANNELS), max_size=4), label="writes"):
+                old = self.pairs[where].get((channel, head.get(channel)), ABSENT)
+                writes.append((channel, data.draw(VALUES if old is ABSENT else evolved(old), label="value")))
+            self.use(handle).put_writes(at, writes, task, path)
+        self.touched.append(at)
 
-    @rule(handle=handles, thread=st.sampled_from(THREADS))
-    def delete_thread(self, handle: int, thread: str) -> None:
+    @rule(handle=handles, thread=st.sampled_from(THREADS), rarely=st.sampled_from([False, False, False, True]))
+    def delete_thread(self, handle: int, thread: str, rarely: bool) -> None:
+        if not rarely:
+            return
         self.use(handle).delete_thread(thread)
         for where in list(self.known):
             if where[0] == thread:

@@ -121,14 +121,16 @@ def pip(*arguments: str) -> None:
 
 def prepare_environment(version: str) -> None:
     """Have LangGraph's release and what its tests need installed, and this project as it is now."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     requirements = [f"langgraph=={version}", *TEST_REQUIREMENTS]
+    requirements += [*project["dependencies"], *project["optional-dependencies"]["langgraph"]]
     stamp = VENV / "installed"
-    wanted = "\n".join([str(ROOT), sys.version, *requirements, (ROOT / "pyproject.toml").read_text(encoding="utf-8")])
+    wanted = "\n".join([str(ROOT), sys.version, *requirements])
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         print(f"Setting up {VENV.name} with LangGraph {version} (needed once, takes a minute or two) …", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
         (VENV / ".gitignore").write_text("*\n", encoding="utf-8")
-        pip(*requirements, f"{ROOT}[langgraph]")
+        pip(*requirements)
         stamp.write_text(wanted, encoding="utf-8")
     # Not editable: a run tests one state of the project, whatever is edited meanwhile.
     pip("--no-deps", "--force-reinstall", "--no-build-isolation", str(ROOT))

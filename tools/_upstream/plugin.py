@@ -159,7 +159,7 @@ class Run:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.phases[report.when or ""] = report.outcome
+        self.phases[str(report.when)] = report.outcome
         if report.failed:
             self.trace += report.longreprtext
             crash = getattr(report.longrepr, "reprcrash", None)

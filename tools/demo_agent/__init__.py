@@ -1,1 +1,1 @@
-"""The demo: an agent that is killed half-way and resumed. `__main__` tells the story, `worker` runs the agent."""
+"""The demo: an agent on two savers, killed, resumed and forked. `__main__` starts it, `story` tells it."""

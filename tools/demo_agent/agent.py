@@ -6,14 +6,14 @@ Steps, as the demo counts them, are the graph's super-steps: in each, one node r
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 
 from demo_agent.library import TOOLS
-from demo_agent.model import TOOL_CALLS_PER_TOPIC, TOPICS, ScriptedModel, stable_id
+from demo_agent.model import TOOL_CALLS_PER_TOPIC, TOPICS, ScriptedModel, instruction, stable_id
 
 STEPS_PER_ROUND = 2
 """think, act."""
@@ -22,6 +22,7 @@ LAST_STEPS = 2
 SPARE_STEPS = 10
 """Above what a run takes, for LangGraph's limit."""
 CONFIG: dict[str, Any] = {"configurable": {"thread_id": "reader"}}
+OTHER_TOPICS = ("heaps", "sorted lists")
 
 
 class State(TypedDict):
@@ -47,14 +48,20 @@ def run_config(steps: int) -> dict[str, Any]:
 
 def first_input(rounds: int) -> dict[str, Any]:
     topics = list(TOPICS)[: -(-rounds // TOOL_CALLS_PER_TOPIC)]
-    question = HumanMessage("How is the standard library made? Look at: " + ", ".join(topics), id=stable_id("human", 0))
+    question = instruction("How is the standard library made?", topics, rounds, stable_id("human", "first"))
     plan = [{"topic": topic, "status": "open"} for topic in topics]
     return {"messages": [question], "plan": plan, "findings": {}, "files": {}, "report": ""}
 
 
-def build_agent(saver: BaseCheckpointSaver, rounds: int, call_log: Path) -> CompiledStateGraph:
+def other_instruction() -> dict[str, Any]:
+    """Return an update of the state that has the agent do something else from there on."""
+    rounds = len(OTHER_TOPICS) * TOOL_CALLS_PER_TOPIC
+    return {"messages": [instruction("Leave the rest.", OTHER_TOPICS, rounds, stable_id("human", "other"))]}
+
+
+def build_agent(saver: BaseCheckpointSaver, call_log: Path) -> CompiledStateGraph:
     """Compile the agent. Each execution of a tool adds a line with the call's id to `call_log`."""
-    model = ScriptedModel(rounds=rounds)
+    model = ScriptedModel()
 
     def think(state: State) -> dict[str, Any]:
         return {"messages": [model.invoke(state["messages"])]}
@@ -64,13 +71,14 @@ def build_agent(saver: BaseCheckpointSaver, rounds: int, call_log: Path) -> Comp
         with call_log.open("a") as log:
             log.write(f"{call['id']}\n")
         result = TOOLS[call["name"]].invoke(call["args"])
-        number = len(state["messages"])
-        message = ToolMessage(result, name=call["name"], tool_call_id=call["id"], id=stable_id("tool", number))
+        message_id = stable_id("tool", call["id"])
+        message = ToolMessage(result, name=call["name"], tool_call_id=call["id"], id=message_id)
         return {"messages": [message], **learn(state, call, result)}
 
     def conclude(state: State) -> dict[str, Any]:
         lines = [f"{topic}: {finding['hits']} hits" for topic, finding in state["findings"].items()]
-        return {"report": "\n".join(lines), "plan": [item | {"status": "done"} for item in state["plan"]]}
+        plan = [item | {"status": "done"} if item["status"] == "looked at" else item for item in state["plan"]]
+        return {"report": "\n".join(lines), "plan": plan}
 
     def after_thinking(state: State) -> str:
         return "act" if state["messages"][-1].tool_calls else "conclude"

@@ -1,0 +1,147 @@
+"""Checkpoints and pending writes of a thread by the caller's ids: from an id to a ULID, and ids in order.
+
+Imports reading, keys and rows. The invariant: an id that packing moved into a pack's range is found as before, and a
+by-id row that leads nowhere raises.
+"""
+
+from collections.abc import Iterator
+
+from deltastore import ulid as ulids
+from deltastore.codec.primitives import unseal
+from deltastore.codec.records import Record
+from deltastore.errors import ChecksumError, InvalidIdError
+from deltastore.log import keys, rows
+from deltastore.log.reading import View
+
+
+def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
+    """Return the ULID of the visible checkpoint with an id, or None. Raises InvalidIdError, ChecksumError."""
+    if namespace.front == rows.NATIVE:
+        try:
+            ulid = ulids.from_text(id_)
+        except InvalidIdError:
+            return None
+        record = view.record(namespace.number, ulid)
+        return ulid if record is not None and not record.is_hidden else None
+    located = locate(view, namespace, id_)
+    if located is None:
+        return None
+    key, entry = located
+    if entry.smallest is None:
+        return entry.ulid
+    found = view.row_of(namespace.number, entry.ulid)
+    if found is None:
+        raise view.broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
+    for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
+        if record.id == id_ and not record.is_hidden:
+            return ulid
+    return None
+
+
+def locate(view: View, namespace: rows.Namespace, id_: str) -> tuple[bytes, rows.IdEntry] | None:
+    """Return the by-id row of an id: its own, or that of the one pack whose range may hold it."""
+    prefix = keys.ids(view.thread, namespace.number)
+    own = prefix + keys.encode_id(id_)
+    if not namespace.id_packs:
+        row = rows.get(view.tx, own)
+        return None if row is None else (own, rows.decode_id_entry(own, row))
+    for key, sealed in view.tx.scan(own, keys.end_of(prefix)):
+        entry = rows.decode_id_entry(key, unseal(key, sealed))
+        if key == own and entry.smallest is None:
+            return key, entry
+        if entry.smallest is not None:  # ranges of packs don't overlap, so the first one decides
+            return (key, entry) if entry.smallest.encode() <= own[len(prefix) :] else None
+    return None
+
+
+def ids_down(view: View, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
+    """Iterate over the visible checkpoints of a namespace, the greatest id first, below `before`."""
+    if namespace.front == rows.NATIVE:
+        yield from _ulids_down(view, namespace, before)
+        return
+    prefix = keys.ids(view.thread, namespace.number)
+    start = keys.end_of(prefix)
+    waiting: list[tuple[bytes, bytes, Record]] = []  # of a pack, ascending
+    limit = None if before is None else before.encode("utf-8", "surrogatepass")
+    if limit is not None:
+        start = prefix + limit
+    if limit is not None and namespace.id_packs:  # the pack that may hold `before` stands at or after it
+        located = next((key for key, row in view.tx.scan(start, keys.end_of(prefix)) if _is_pack(key, row)), None)
+        if located is not None:
+            waiting = _members(view, namespace.number, located)
+    for key, sealed in view.tx.scan(prefix, start, reverse=True):
+        id_ = key[len(prefix) :]
+        while waiting and waiting[-1][0] > id_:
+            member = waiting.pop()
+            if limit is None or member[0] < limit:
+                yield member[0].decode(), member[1], member[2]
+        entry = rows.decode_id_entry(key, unseal(key, sealed))
+        if entry.smallest is not None:
+            waiting = _members(view, namespace.number, key)
+        else:
+            record = view.record(namespace.number, entry.ulid)
+            if record is None:
+                raise view.broken(entry.ulid, f"row {key.hex()} names a record that is missing")
+            yield id_.decode(), entry.ulid, record
+    while waiting:
+        member = waiting.pop()
+        if limit is None or member[0] < limit:
+            yield member[0].decode(), member[1], member[2]
+
+
+def _is_pack(key: bytes, sealed: bytes) -> bool:
+    return rows.decode_id_entry(key, unseal(key, sealed)).smallest is not None
+
+
+def _members(view: View, namespace: int, key: bytes) -> list[tuple[bytes, bytes, Record]]:
+    """Return the visible records of the pack that a by-id row names, in the order of their ids."""
+    entry = rows.decode_id_entry(key, unseal(key, view.tx.get(key) or b""))
+    found = view.row_of(namespace, entry.ulid)
+    if found is None:
+        raise view.broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
+    return sorted(
+        (
+            (record.id.encode(), ulid, record)
+            for ulid, record in zip(found.row.ulids, found.row.records, strict=True)
+            if not record.is_hidden
+        ),
+        key=lambda member: member[0],
+    )
+
+
+def _ulids_down(view: View, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
+    limit = None if before is None else ulids.from_text(before)
+    for found in view.record_rows(namespace.number, limit, reverse=True):
+        for ulid, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
+            if not record.is_hidden and (limit is None or ulid < limit):
+                yield record.id or ulids.to_text(ulid), ulid, record
+
+
+def tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
+    """Return the pending writes of a checkpoint id: task → idx → write."""
+    loose: rows.Tasks = {}
+    prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
+    for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+        loose |= rows.decode_tasks(key, unseal(key, sealed))
+    packed: rows.Tasks = {}
+    for key, row in packed_tasks(view, namespace, id_).items():
+        packed |= rows.decode_tasks(key, row)
+    return rows.merge_tasks(packed, loose) if packed else loose
+
+
+def packed_tasks(view: View, namespace: rows.Namespace, id_: str) -> dict[bytes, bytes]:
+    """Return the write rows that a record pack holds for a checkpoint id: task hash → row."""
+    if namespace.front == rows.NATIVE:
+        ulid = find(view, namespace, id_)
+        holder = None if ulid is None else view.row_of(namespace.number, ulid)
+    else:
+        located = locate(view, namespace, id_)
+        packed = located is not None and located[1].smallest is not None
+        holder = view.row_of(namespace.number, located[1].ulid) if located and packed else None
+    return holder.row.writes.get(id_, {}) if holder else {}
+
+
+def check_latest(namespace: rows.Namespace) -> None:
+    """Raise ChecksumError where a namespace counts checkpoints but names no latest."""
+    if namespace.count and namespace.latest is None:
+        raise ChecksumError(f"a namespace counts {namespace.count} checkpoints but names no latest; run check")

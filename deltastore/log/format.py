@@ -1,0 +1,47 @@
+"""The format row: which version a store has, its uuid, and the options it was made with.
+
+Imports keys, names and rows. The invariant: only a storage without any row is made a store.
+"""
+
+import uuid
+
+import ormsgpack
+
+from deltastore.errors import ChecksumError, FormatError
+from deltastore.log import keys, names, rows
+from deltastore.storage.port import Storage, WriteTransaction
+
+FORMAT_VERSION = 0
+"""The format that this release reads and writes; 0 promises nothing."""
+
+
+def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, int]]:
+    """Return a store's format version, uuid and options; a fresh storage is given them.
+
+    Raises FormatError, ChecksumError.
+    """
+    with storage.read() as tx:
+        row = rows.get(tx, keys.FORMAT)
+    if row is None:
+        row = names.in_write(storage, (), lambda tx: _make_format(tx, snapshot_frequency))
+    match rows.parse(keys.FORMAT, row):
+        case [int(version), *_] if version != FORMAT_VERSION:
+            raise FormatError(
+                f"{storage.location} has format version {version}; "
+                f"this release reads version {FORMAT_VERSION}. Open it with the release that wrote it"
+            )
+        case [int(version), bytes(store_uuid), dict(options)]:
+            return version, store_uuid, options
+    raise ChecksumError(f"{storage.location}: the format row doesn't parse; restore from a backup")
+
+
+def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:
+    row = rows.get(tx, keys.FORMAT)
+    if row is not None:  # another process was first
+        return row
+    if next(tx.scan(b"", b"\xff"), None) is not None:
+        raise ChecksumError("rows are stored, but the format row is missing; restore from a backup")
+    options = {} if snapshot_frequency is None else {"snapshot_frequency": snapshot_frequency}
+    made = ormsgpack.packb([FORMAT_VERSION, uuid.uuid4().bytes, options])
+    rows.put(tx, keys.FORMAT, made)
+    return made
