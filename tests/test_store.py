@@ -1247,14 +1247,24 @@ def test_puts_after_deletions_look_at_few_records(store: Store, monkeypatch: pyt
     for checkpoint in [thread.append({"m": [number]}) for number in range(51)][:45]:
         thread.delete(checkpoint)
     decoded = 0
-    real = reading.decode_row
+    real = reading.open_row
 
     def count(*arguments: Any) -> Any:
         nonlocal decoded
         decoded += 1
         return real(*arguments)
 
-    monkeypatch.setattr(reading, "decode_row", count)
+    monkeypatch.setattr(reading, "open_row", count)
     for number in range(49):
         thread.append({"m": [number]})
     assert decoded < 49 * 4
+
+
+def test_a_store_is_made_without_the_uuid_module(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suites that make uuid4 predictable count its calls: a store mustn't take one."""
+
+    def refuse() -> None:
+        raise AssertionError("uuid4 was called")
+
+    monkeypatch.setattr("uuid.uuid4", refuse)
+    open_store().thread("t").append({"m": ["a"]})

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, overload
 
 import ormsgpack
 
@@ -18,6 +18,8 @@ from deltastore.codec.primitives import PACK_LEVEL, Reader, pack, put_varint, un
 from deltastore.errors import ChecksumError, EncodeError
 
 RECORD_KIND, PACK_KIND = 1, 3
+FIELDS = 13
+"""How many fields a record has."""
 ANCHOR, HIDDEN, PARENT_MISSING = 1, 2, 4
 _ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING
 OPAQUE, LIST, DICT = 0, 1, 2
@@ -307,8 +309,46 @@ class RecordRow:
 
     packed: bool
     ulids: tuple[bytes, ...]
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     writes: dict[str, dict[bytes, bytes]]
+
+    def visible(self, id_: str) -> int | None:
+        """Return the place of the record that isn't hidden and has this id, or None."""
+        if isinstance(self.records, PackedRecords):
+            return self.records.visible(id_)
+        return next((n for n, record in enumerate(self.records) if record.id == id_ and not record.is_hidden), None)
+
+
+class PackedRecords(Sequence[Record]):
+    """The records of a pack, each parsed when it is looked at: most reads want one of many. Not thread-safe."""
+
+    __slots__ = ("_columns", "_parsed")
+
+    def __init__(self, columns: list[list[Any]]) -> None:
+        self._columns = columns
+        self._parsed: dict[int, Record] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | Sequence[Record]:
+        """Return a record, or several. Raises ChecksumError where one doesn't parse."""
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        record = self._parsed.get(place)
+        if record is None:
+            record = self._parsed[place] = _parse([column[place] for column in self._columns])
+        return record
+
+    def visible(self, id_: str) -> int | None:
+        """Return the place of the record that isn't hidden and has this id, or None."""
+        wanted = pack_id(id_)
+        places = (place for place, found in enumerate(self._columns[1]) if found == wanted)
+        return next((place for place in places if not self[place].is_hidden), None)
 
 
 def encode_pack(row: RecordRow) -> bytes:
@@ -321,7 +361,16 @@ def encode_pack(row: RecordRow) -> bytes:
 
 
 def decode_row(data: bytes, last: bytes) -> RecordRow:
-    """Parse a record row, or a record pack, whose key ends with the ULID `last`. Raises ChecksumError."""
+    """Parse a record row, or a record pack with all its records. Raises ChecksumError."""
+    row = open_row(data, last)
+    return replace(row, records=tuple(row.records))
+
+
+def open_row(data: bytes, last: bytes) -> RecordRow:
+    """Parse a record row whose key ends with the ULID `last`; the records of a pack are parsed when they are looked at.
+
+    Raises ChecksumError.
+    """
     reader = Reader(data)
     match reader.take(1)[0]:
         case 1:
@@ -344,14 +393,13 @@ def _decode_pack(data: bytes, reader: Reader, last: bytes) -> RecordRow:
         ):
             size = ulids.ULID_BYTES
             members = tuple(joined[start : start + size] for start in range(0, len(joined), size))
-            records = tuple(_parse(fields) for fields in zip(*columns, strict=True))
         case _:
             raise ChecksumError(f"malformed record pack: its columns aren't those of {count} records")
-    if not len(members) == len(records) == count or count < 2 or members[-1] != last:
-        raise ChecksumError(f"malformed record pack: {len(records)} records where {count} were stated")
+    if len(members) != count or len(columns) != FIELDS or count < 2 or members[-1] != last:
+        raise ChecksumError(f"malformed record pack: {len(members)} records of {len(columns)} fields, {count} stated")
     if any(earlier >= later for earlier, later in pairwise(members)):
         raise ChecksumError("malformed record pack: its records aren't in the order of their ULIDs")
-    return RecordRow(True, members, records, dict(map(_parse_writes, writes)))
+    return RecordRow(True, members, PackedRecords(columns), dict(map(_parse_writes, writes)))
 
 
 def _parse_writes(fields: Any) -> tuple[str, dict[bytes, bytes]]:

@@ -15,7 +15,7 @@ from deltastore.log.reading import View
 
 
 def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
-    """Return the ULID of the visible checkpoint with an id, or None. Raises InvalidIdError, ChecksumError."""
+    """Return the ULID of the visible checkpoint with an id, or None. Raises ChecksumError."""
     if namespace.front == rows.NATIVE:
         try:
             ulid = ulids.from_text(id_)
@@ -32,10 +32,8 @@ def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
     found = view.row_of(namespace.number, entry.ulid)
     if found is None:
         raise view.broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
-    for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
-        if record.id == id_ and not record.is_hidden:
-            return ulid
-    return None
+    place = found.row.visible(id_)
+    return None if place is None else found.row.ulids[place]
 
 
 def locate(view: View, namespace: rows.Namespace, id_: str) -> tuple[bytes, rows.IdEntry] | None:

@@ -3,7 +3,7 @@
 Imports keys, names and rows. The invariant: only a storage without any row is made a store.
 """
 
-import uuid
+import os
 
 import ormsgpack
 
@@ -13,6 +13,8 @@ from deltastore.storage.port import Storage, WriteTransaction
 
 FORMAT_VERSION = 0
 """The format that this release reads and writes; 0 promises nothing."""
+UUID_BYTES = 16
+"""Drawn from the system, not by the uuid module, which tests like to make predictable."""
 
 
 def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, int]]:
@@ -42,6 +44,6 @@ def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:
     if next(tx.scan(b"", b"\xff"), None) is not None:
         raise ChecksumError("rows are stored, but the format row is missing; restore from a backup")
     options = {} if snapshot_frequency is None else {"snapshot_frequency": snapshot_frequency}
-    made = ormsgpack.packb([FORMAT_VERSION, uuid.uuid4().bytes, options])
+    made = ormsgpack.packb([FORMAT_VERSION, os.urandom(UUID_BYTES), options])
     rows.put(tx, keys.FORMAT, made)
     return made

@@ -5,6 +5,7 @@ naming thread and checkpoint; nothing missing reads as empty. A `View` lives as 
 thread-safe.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
-from deltastore.codec.records import Record, RecordRow, Value, decode_row, series_of
+from deltastore.codec.records import Record, RecordRow, Value, open_row, series_of
 from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
 from deltastore.log.state import Channel, State, fold_chain
@@ -48,7 +49,7 @@ class View:
         """Decode a record row; the last one is kept, as one read looks into the same pack several times."""
         found = self._last_row
         if found is None or found.key != key or found.sealed != sealed:
-            found = self._last_row = FoundRow(key, sealed, decode_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
+            found = self._last_row = FoundRow(key, sealed, open_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
         return found
 
     def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
@@ -89,33 +90,36 @@ class View:
             return holder.row.ulids[place], holder.row.records[place]
         if found is None:
             return None
-        row = decode_row(unseal(*found), found[0][-ulids.ULID_BYTES :])
+        row = open_row(unseal(*found), found[0][-ulids.ULID_BYTES :])
         return row.ulids[0], row.records[0]
 
     def preceding(self, namespace: int, ulid: bytes) -> tuple[bytes, Record] | None:
         """Return the record put before this one in the namespace, or None."""
-        for found in self.record_rows(namespace, ulid, reverse=True):
-            for held, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
-                if held < ulid:
-                    return held, record
+        for held, row, place in self._down(namespace, ulid):
+            if held < ulid:
+                return held, row.records[place]
         return None
+
+    def _down(self, namespace: int, ulid: bytes) -> Iterator[tuple[bytes, RecordRow, int]]:
+        """Iterate over records from this one backwards, as ULID, row and place in it, without parsing them."""
+        for found in self.record_rows(namespace, ulid, reverse=True):
+            for place in range(bisect_right(found.row.ulids, ulid) - 1, -1, -1):
+                yield found.row.ulids[place], found.row, place
 
     def chain(self, namespace: int, ulid: bytes) -> list[Record]:
         """Return the records from the nearest anchor up to this one. Raises BrokenChainError."""
         chain: list[Record] = []
         wanted: bytes | None = ulid
-        for found in self.record_rows(namespace, ulid, reverse=True):
-            for held, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
-                if held > ulid:
-                    continue
-                if held != wanted:
-                    raise self.broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
-                chain.append(record)
-                if record.is_anchor:
-                    return chain[::-1]
-                wanted = record.parent
-                if wanted is None:
-                    raise self.broken(ulid, f"record {ulids.to_text(held)} is a delta without a base")
+        for held, row, place in self._down(namespace, ulid):
+            if held != wanted:
+                break
+            record = row.records[place]
+            chain.append(record)
+            if record.is_anchor:
+                return chain[::-1]
+            wanted = record.parent
+            if wanted is None:
+                raise self.broken(ulid, f"record {ulids.to_text(held)} is a delta without a base")
         raise self.broken(ulid, f"record {ulids.to_text(wanted)} is missing" if wanted else "no anchor")
 
     def state(self, namespace: int, ulid: bytes) -> State:

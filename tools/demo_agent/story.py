@@ -122,7 +122,8 @@ class Story:
         )
         for snapshot, parent in zip(on_ours.recent, on_ours.recent[1:], strict=False):
             step = snapshot.metadata["step"]
-            self._tell.say(f"   {id_of(snapshot.config)}  step {step:>4}  {_what_ran(parent)}")
+            ran = _what_ran(parent) if snapshot.metadata["source"] == "loop" else "update_state"
+            self._tell.say(f"   {id_of(snapshot.config)}  step {step:>4}  {ran}")
 
     def _go_back(self, on_ours: Travel) -> None:
         self._tell.section(
@@ -171,7 +172,7 @@ class Story:
             saver |= {
                 "bytes_on_disk": stored_bytes(self._places[kind]),
                 "calls": {method: _summary(times[method]) for method in METHODS},
-                "calls_total_ms": 1000 * sum(map(sum, times.values())),
+                "calls_total_ms": round(1000 * sum(map(sum, times.values())), 3),
             }
         table = _Table(self.savers[OURS], self.savers[THEIRS])
         self.results["ratios"] = table.ratios
@@ -188,8 +189,8 @@ class Story:
 def _summary(seconds: Sequence[float]) -> dict[str, float]:
     return {
         "count": len(seconds),
-        "total_ms": 1000 * sum(seconds),
-        "median_ms": 1000 * median(seconds) if seconds else 0.0,
+        "total_ms": round(1000 * sum(seconds), 3),
+        "median_ms": round(1000 * median(seconds), 3) if seconds else 0.0,
     }
 
 
@@ -225,7 +226,7 @@ class _Table:
         ours, theirs = map(value, self._both)
         if not ratio or not ours:
             return label, form(ours), form(theirs), ""
-        self.ratios[label] = theirs / ours
+        self.ratios[label.replace(", ", "_").replace(" ", "_")] = round(theirs / ours, 3)
         return label, form(ours), form(theirs), f"{theirs / ours:.1f}x" if theirs >= ours else f"{theirs / ours:.2f}x"
 
 
@@ -239,11 +240,10 @@ def _milliseconds(duration: float) -> str:
 
 def _what_ran(before: StateSnapshot) -> str:
     """Say what led from a checkpoint to the next one."""
-    (node,) = before.next
     calls = getattr(before.values["messages"][-1], "tool_calls", None)
-    if node != "act" or not calls:
-        return node
-    return f"{node}: {calls[0]['name']}({', '.join(map(repr, calls[0]['args'].values()))})"
+    if before.next != ("act",) or not calls:
+        return " and ".join(before.next)
+    return f"act: {calls[0]['name']}({', '.join(map(repr, calls[0]['args'].values()))})"
 
 
 def _describe(snapshot: StateSnapshot) -> str:
