@@ -1,5 +1,6 @@
 """Where an agent's state is kept: a saver, a log of tool calls and a log of the saver's times, in one directory."""
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ def open_timed(kind: str, directory: Path) -> Iterator[BaseCheckpointSaver]:
     timed = type(f"Timed{kind}", (Timing, _saver_class(kind)), {})
     with _times_log(directory).open("a", buffering=1) as times, _opened(timed, directory) as saver:
         saver.times = times
+        gc.collect()  # what imports and others left behind, or collecting it is taken for some call's time
         yield saver
 
 
