@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from deltastore.codec import records as rec
-from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, InvalidInputError
+from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, FrontMismatchError, InvalidInputError
 from deltastore.log import copying, deleting, finding, keys, loading, names, pending, policy, putting, rows, walking
 from deltastore.log.format import open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, HeadCache
@@ -243,7 +243,7 @@ class Log:
         """Return, for each channel, the value of the nearest ancestor that has one, and the writes since, oldest first.
 
         The checkpoint's own value and writes don't count. Without id it is the latest.
-        Raises BrokenChainError, ChecksumError.
+        Raises BrokenChainError, ChecksumError, FrontMismatchError.
         """
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
@@ -251,6 +251,11 @@ class Log:
             if located is None or wanted is None:
                 return {name: (None, []) for name in channels}
             number, _, found = located
+            if found.front != rows.LANGGRAPH:
+                raise FrontMismatchError(
+                    f"thread {thread!r}, namespace {namespace!r} is written by the native API, "
+                    "which has no such history; read it with store.thread(…)"
+                )
             view = View(tx, number, thread)
             ulid = finding.find(view, found, wanted)
             numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}

@@ -1022,6 +1022,7 @@ class TestStores:
             lambda: list(saver.list(config("native"))),
             lambda: saver.get_tuple(config("native")),
             lambda: saver.get_tuple(config("native", made.id)),
+            lambda: saver.get_delta_channel_history(config=config("native"), channels=["a"]),
         ):
             with pytest.raises(FrontMismatchError, match="native API"):
                 call()

@@ -1,0 +1,97 @@
+"""Write docs/benchmarks.md from the committed results.
+
+python -m bench.report            writes the page
+python -m bench.report --check    fails where the page isn't what the results say
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+WORKLOADS = {
+    "chat500": "a conversation of 500 turns, 16 KB of new text each, add_messages",
+    "agent50": "an agent with parallel tools, a plan, a scratchpad and 60 KB of documents",
+    "edit200": "small edits of a 200 KB nested value",
+    "many": "2,000 threads of 5 checkpoints",
+    "chat500_delta": "chat500 with DeltaChannel, a snapshot every 50 updates",
+    "agent50_delta": "agent50 with DeltaChannel for the messages",
+}
+PRODUCT, PEER = "deltastore", "sqlite"
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `python -m bench.report` from `bench/results/`; each result names machine, versions, seed and command. Recorded
+calls of real LangGraph runs are replayed on each saver in a process of its own, one after the other, with default
+settings (both durable on return). Bytes are the blocks of the whole directory, with all checkpoints and all pending
+writes. Times of one run compare with each other and with nothing else: the machine had other work.
+
+| workload | checkpoints | deltastore, MB | SqliteSaver, MB | ratio | wrong checkpoints |
+| --- | ---: | ---: | ---: | ---: | ---: |"""
+
+
+def page() -> str:
+    """Return the page."""
+    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in WORKLOADS}
+    lines = [INTRODUCTION]
+    for name, summary in WORKLOADS.items():
+        savers = results[name]["savers"]
+        ours, theirs = savers[PRODUCT]["stored_bytes"], savers[PEER]["stored_bytes"]
+        checkpoints, wrong = results[name]["recorded"]["put"], savers[PRODUCT]["differing"] or "none"
+        lines.append(
+            f"| **{name}**: {summary} | {checkpoints:,} | {ours / 1e6:.2f} | {theirs / 1e6:,.1f} "
+            f"| 1/{theirs / ours:,.1f} | {wrong} |"
+        )
+    lines += [
+        "",
+        '"Wrong" counts checkpoints that differ from InMemorySaver\'s after reopening, in values, frame, metadata, parent or',
+        "writes in their order.",
+        "",
+        "| workload | put, ms: deltastore | SqliteSaver | at the end: deltastore | SqliteSaver |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name in WORKLOADS:
+        savers = results[name]["savers"]
+        cells = [_spread(savers[saver], end) for end in (False, True) for saver in (PRODUCT, PEER)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "Median, and in brackets the 10th and 90th percentile; the end is the last tenth of the calls.", ""]
+    first = results["chat500"]
+    machine, versions = first["machine"], first["versions"]
+    lines += [
+        f"Machine: {machine['system']}, {machine['processor']}, {machine['memory']}, {machine['python']}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+        "",
+        "Commands:",
+        "",
+        *(f"    {result['command']}" for result in results.values()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _spread(saver: dict[str, Any], end: bool) -> str:
+    put = saver["calls"]["put"]
+    if end:
+        return f"{put['end_p50_ms']:.1f}"
+    return f"{put['p50_ms']:.1f} ({put['p10_ms']:.1f}–{put['p90_ms']:.1f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is stale")
+    text = page()
+    if not parser.parse_args().check:
+        PAGE.write_text(text)
+        return 0
+    if PAGE.exists() and PAGE.read_text() == text:
+        return 0
+    print(f"{PAGE.relative_to(ROOT)} is stale: run python -m bench.report", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
