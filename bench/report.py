@@ -48,8 +48,8 @@ def page() -> str:
         )
     lines += [
         "",
-        '"Wrong" counts checkpoints that differ from InMemorySaver\'s after reopening, in values, frame, metadata, parent or',
-        "writes in their order.",
+        '"Wrong" counts checkpoints that differ from InMemorySaver\'s after reopening, in values, frame, metadata,',
+        "parent or writes in their order.",
         "",
         "| workload | put, ms: deltastore | SqliteSaver | at the end: deltastore | SqliteSaver |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -77,7 +77,7 @@ def _spread(saver: dict[str, Any], end: bool) -> str:
     put = saver["calls"]["put"]
     if end:
         return f"{put['end_p50_ms']:.1f}"
-    return f"{put['p50_ms']:.1f} ({put['p10_ms']:.1f}–{put['p90_ms']:.1f})"
+    return f"{put['p50_ms']:.1f} ({put['p10_ms']:.1f} to {put['p90_ms']:.1f})"
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
+from itertools import islice
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, cast
@@ -361,22 +362,22 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         `get_tuple` does.
         """
         limit_id = _id(before) if before else None
-        left = limit
+        left = None if limit is None else max(limit, 0)
         for thread_id, thread in self._threads(config):
-            for entry in self._entries(config, thread, limit_id):
-                if filter:
-                    metadata = self._codec.decode(entry.record.metadata)
-                    if not all(metadata.get(key) == wanted for key, wanted in filter.items()):
-                        continue
-                if left is not None:
-                    if left <= 0:
-                        return
-                    left -= 1
-                reading = self._log.read(thread, entry.namespace, entry.id, with_writes=True)
-                if reading is not None:  # else deleted since
-                    yield self._tuple(
-                        _config(thread_id, entry.namespace, entry.id), thread_id, entry.namespace, reading
-                    )
+            if left == 0:
+                return
+            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, filter))
+            size = (
+                1  # the first comes at once; whoever goes on gets more at a time, and shares what they have in common
+            )
+            while page := list(islice(entries, size if left is None else min(size, left))):
+                readings = self._log.read_many(thread, [(entry.namespace, entry.id) for entry in page])
+                for entry, reading in zip(page, readings, strict=True):
+                    if reading is not None:  # else deleted since
+                        own = _config(thread_id, entry.namespace, entry.id)
+                        yield self._tuple(own, thread_id, entry.namespace, reading)
+                size = min(2 * size, PAGE)
+                left = None if left is None else left - len(page)
 
     async def alist(
         self,
@@ -390,6 +391,12 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         items = self.list(config, filter=filter, before=before, limit=limit)
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
+
+    def _matches(self, entry: Entry, wanted: dict[str, Any] | None) -> bool:
+        if not wanted:
+            return True
+        metadata = self._codec.decode(entry.record.metadata)
+        return all(metadata.get(key) == value for key, value in wanted.items())
 
     def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
         if config:

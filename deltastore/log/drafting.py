@@ -31,8 +31,9 @@ def load_head(view: View, namespace: rows.Namespace, ulid: bytes, collected: int
     if cached is not None:
         return cached
     chain = view.chain(namespace.number, ulid)
-    record = chain[-1]
-    head = Head(ulid, record.id or ulids.to_text(ulid), len(chain) - 1, collected, st.fold_chain(chain))
+    _, record = chain[-1]
+    state = st.fold_chain(link for _, link in chain)
+    head = Head(ulid, record.id or ulids.to_text(ulid), len(chain) - 1, collected, state)
     head.seeds = dict(record.seeds)
     if rec.VERSIONS_CHANNEL in head.state:
         fill(view, head, rec.VERSIONS_CHANNEL)

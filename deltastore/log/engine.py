@@ -216,16 +216,47 @@ class Log:
                 if id_ is None and wanted is not None:
                     raise _missing_latest(thread, wanted)
                 return None
-            return loading.load(
-                view,
-                found,
-                header.collected,
-                ulid,
-                self.heads,
-                self.registry,
-                wanted=channels,
-                with_writes=with_writes,
-            )
+            return self._load(view, header, found, ulid, channels, with_writes)
+
+    def read_many(self, thread: str, ids: Sequence[tuple[str, str]]) -> list[Reading | None]:
+        """Return checkpoints with their pending writes, named by namespace and id, as of one moment.
+
+        What they share is read once. None stands for one that isn't there. Raises as `read` does.
+        """
+        with self.storage.read() as tx:
+            located = {namespace: self._locate(tx, thread, namespace) for namespace, _ in ids}
+            view: View | None = None
+            out: list[Reading | None] = []
+            for namespace, id_ in ids:
+                here = located[namespace]
+                if here is None:
+                    out.append(None)
+                    continue
+                number, header, found = here
+                view = view or View(tx, number, thread)
+                ulid = finding.find(view, found, id_)
+                out.append(None if ulid is None else self._load(view, header, found, ulid, None, True))
+            return out
+
+    def _load(
+        self,
+        view: View,
+        header: rows.Header,
+        namespace: rows.Namespace,
+        ulid: bytes,
+        channels: Collection[str] | None,
+        with_writes: bool,
+    ) -> Reading:
+        return loading.load(
+            view,
+            namespace,
+            header.collected,
+            ulid,
+            self.heads,
+            self.registry,
+            wanted=channels,
+            with_writes=with_writes,
+        )
 
     def writes(self, thread: str, namespace: str, id_: str) -> list[WriteLoaded]:
         """Return the pending writes of a checkpoint id, in the order (path, task, idx)."""

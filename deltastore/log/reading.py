@@ -16,7 +16,7 @@ from deltastore.codec.primitives import unseal
 from deltastore.codec.records import Record, RecordRow, Value, open_row, series_of
 from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
-from deltastore.log.state import Channel, State, fold_chain
+from deltastore.log.state import Channel, State, fold
 from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
 from deltastore.storage.port import ReadTransaction
 
@@ -41,6 +41,7 @@ class View:
         """The bases of based value chunks that were read."""
         self._chunk_rows: dict[tuple[int, int], chunkrow.ChunkRow] = {}
         self._blobs: dict[tuple[int, int], bytes] = {}
+        self._states: dict[tuple[int, bytes], State] = {}
         self._last_row: FoundRow | None = None
 
     # --- records
@@ -106,15 +107,15 @@ class View:
             for place in range(bisect_right(found.row.ulids, ulid) - 1, -1, -1):
                 yield found.row.ulids[place], found.row, place
 
-    def chain(self, namespace: int, ulid: bytes) -> list[Record]:
-        """Return the records from the nearest anchor up to this one. Raises BrokenChainError."""
-        chain: list[Record] = []
+    def chain(self, namespace: int, ulid: bytes) -> list[tuple[bytes, Record]]:
+        """Return the records from the nearest anchor up to this one, each with its ULID. Raises BrokenChainError."""
+        chain: list[tuple[bytes, Record]] = []
         wanted: bytes | None = ulid
         for held, row, place in self._down(namespace, ulid):
             if held != wanted:
                 break
             record = row.records[place]
-            chain.append(record)
+            chain.append((held, record))
             if record.is_anchor:
                 return chain[::-1]
             wanted = record.parent
@@ -124,7 +125,12 @@ class View:
 
     def state(self, namespace: int, ulid: bytes) -> State:
         """Return the channels of a checkpoint, as chunk numbers. Raises BrokenChainError."""
-        return fold_chain(self.chain(namespace, ulid))
+        if (namespace, ulid) not in self._states:
+            state: State = {}
+            for held, record in self.chain(namespace, ulid):
+                # kept on the way: a list asks for these next, and they are made in any case
+                state = self._states[namespace, held] = fold(state, record)
+        return self._states[namespace, ulid]
 
     def broken(self, ulid: bytes, what: str) -> BrokenChainError:
         """Return the error for a checkpoint that can't be rebuilt."""
