@@ -367,9 +367,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             if left == 0:
                 return
             entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, filter))
-            size = (
-                1  # the first comes at once; whoever goes on gets more at a time, and shares what they have in common
-            )
+            # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
+            size = 1 if left is None else min(left, PAGE)
             while page := list(islice(entries, size if left is None else min(size, left))):
                 readings = self._log.read_many(thread, [(entry.namespace, entry.id) for entry in page])
                 for entry, reading in zip(page, readings, strict=True):
