@@ -202,6 +202,21 @@ class Machine(RuleBasedStateMachine):
                 value.append("changed later")
         self._note(name, put, copy.deepcopy(state), at)
 
+    @rule(name=st.sampled_from(NATIVE_THREADS), pick=picks, write=writes, frequency=st.integers(1, 7))
+    def edit_what_was_read(self, name: str, pick: int, write: dict[str, Any], frequency: int) -> None:
+        """As an agent does that resumes: open, read the latest state, put it with a channel changed."""
+        known = self.native.get(name, {})
+        if not known:
+            return
+        self.reopen(pick, frequency)
+        thread = self._handle(pick).thread(name)
+        state = thread.state()
+        assert shown(state) == shown(known[max(known)])
+        for channel, value in write.items():
+            if channel != "items" or not any(isinstance(item, Remove) for item in value):
+                state[channel] = folded(channel, state.get(channel), value, channel in state)
+        self._note(name, thread.put_state(copy.deepcopy(state)), state, None)
+
     def _note(self, name: str, put: deltastore.Checkpoint, state: dict[str, Any], at: str | None) -> None:
         known = self.native.setdefault(name, {})
         parent = at or max(known, default=None)

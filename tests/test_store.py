@@ -18,6 +18,8 @@ from deltastore import (
     REMOVE_ALL,
     Checkpoint,
     CheckpointNotFoundError,
+    ConflictError,
+    EncodeError,
     InvalidInputError,
     PendingWrite,
     Reducer,
@@ -29,7 +31,7 @@ from deltastore import (
     ThreadNotFoundError,
     check,
 )
-from deltastore.log import copying, deleting, reading
+from deltastore.log import copying, deleting, names, reading
 from deltastore.log.policy import DEFAULT_SNAPSHOT_FREQUENCY
 from deltastore.storage.memory import MemoryStorage
 from tests.conftest import OpenStore
@@ -1268,3 +1270,85 @@ def test_a_store_is_made_without_the_uuid_module(open_store: OpenStore, monkeypa
 
     monkeypatch.setattr("uuid.uuid4", refuse)
     open_store().thread("t").append({"m": ["a"]})
+
+
+class TestPutStateOnWhatWasFolded:
+    """What a chain holds as writes may be read as a value; a patch can't stand on it."""
+
+    CASES = (
+        ({"d": {"a": 1, "b": 2}}, {"d": {"c": 3}}, {"d": {"a": 1, "b": 2, "c": 4}}),
+        ({"u": [{"id": "1"}]}, {"u": [{"id": "2"}]}, {"u": [{"id": "1"}, {"id": "2"}, {"id": "3"}]}),
+    )
+
+    @pytest.mark.parametrize(("first", "second", "state"), CASES, ids=["merge", "upsert"])
+    def test_after_a_cold_read(self, open_store: OpenStore, first: Any, second: Any, state: Any) -> None:
+        options = {"channels": {"u": "upsert"}}
+        thread = open_store(**options).thread("t")
+        thread.append(first)
+        thread.append(second)
+        cold = open_store(**options).thread("t")
+        cold.state()
+        cold.put_state(state)
+        assert cold.state() == state
+        assert open_store(**options).thread("t").state() == state
+
+    @pytest.mark.parametrize(("first", "second", "state"), CASES, ids=["merge", "upsert"])
+    def test_after_a_put_that_was_refused(self, open_store: OpenStore, first: Any, second: Any, state: Any) -> None:
+        options = {"channels": {"u": "upsert"}}
+        thread = open_store(**options).thread("t")
+        thread.append(first)
+        thread.append(second)
+        with pytest.raises(EncodeError):
+            thread.put_state(state | {"m": [Remove("x")]})
+        thread.put_state(state)
+        assert open_store(**options).thread("t").state() == state
+
+
+def test_a_record_pack_stays_small_whatever_the_metadata(open_store: OpenStore) -> None:
+    store = open_store()
+    thread = store.thread("t")
+    chance = random.Random(9)
+    for number in range(110):
+        thread.append({"n": number}, metadata={"trace": chance.randbytes(20_000)})
+    records = [row for key, row in rows_of(store.log.storage).items() if key[6:7] == b"r"]
+    assert len(records) < 110
+    assert max(map(len, records)) < 600_000
+
+
+def test_a_copy_that_a_collection_has_begun_to_remove_is_refused(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine slept for hours within a copy; meanwhile another process collects, and is killed half-way."""
+    store = open_store()
+    for number in range(40):
+        store.thread("source").append({"m": [number]})
+    monkeypatch.setattr(deleting, "MAX_COLLECTED_ROWS", 10)
+    real = names.in_write
+    calls: list[int] = []
+
+    class KilledError(Exception):
+        pass
+
+    def in_write(storage: Any, threads: Any, work: Any) -> Any:
+        result = real(storage, threads, work)
+        calls.append(1)
+        if len(calls) == 2:  # after the first transaction of the collection
+            raise KilledError
+        return result
+
+    def finishing(storage: Any, threads: Any, work: Any) -> Any:
+        if work.__name__ == "finish":
+            monkeypatch.setattr(names, "in_write", in_write)
+            calls.append(1)
+            with pytest.raises(KilledError):
+                deleting.collect(storage, store.log.now_ms() + 3 * 3_600_000)
+            monkeypatch.setattr(names, "in_write", real)
+        return real(storage, threads, work)
+
+    monkeypatch.setattr(names, "in_write", finishing)
+    with pytest.raises(ConflictError, match="collected as abandoned"):
+        store.copy("source", "target")
+    monkeypatch.setattr(names, "in_write", real)
+    assert [info.name for info in store.threads()] == ["source"]
+    store.collect()
+    assert len(store.thread("source").state()["m"]) == 40

@@ -38,7 +38,7 @@ from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputEr
 from deltastore.langgraph.serializer import codec_for
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
-from deltastore.log.heads import DEFAULT_CACHE_BYTES
+from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
 from deltastore.log.intents import Versioned
 from deltastore.log.loading import Reading
 from deltastore.log.pending import PutWrites
@@ -200,26 +200,31 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         seen = {node: dict(found) for node, found in checkpoint["versions_seen"].items()}
         cuts: dict[str, Cut] = {}
 
-        def cut_once(name: str) -> Cut:
-            if name not in cuts:
-                cuts[name] = cut(values[name], self._codec, name)
-            return cuts[name]
-
-        before = self._log.cached_versions(thread, namespace, parent)
+        head = self._log.cached_head(thread, namespace, parent)
+        before = (head.versions or {}) if head else {}
         for name, version in versions.items():
-            # values are fixed now, not when the put is prepared; those with the parent's version aren't stored at all
-            if name in values and (before is None or name not in before or before[name] != version):
-                cut_once(name)
+            # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
+            if name in values:
+                same = head is not None and name in before and before[name] == version
+                cuts[name] = (self._kept(head, name) if head and same else None) or cut(values[name], self._codec, name)
         return Versioned(
             versions=versions,
             present=frozenset(values),
-            cut=cut_once,
+            cut=cuts.__getitem__,
             number=partial(self._log.names.numbers, keys.CHANNEL),
             hidden={
                 VERSIONS_CHANNEL: cut(versions, STRICT, "channel_versions"),
                 SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
             },
         )
+
+    def _kept(self, head: Head, name: str) -> Cut | None:
+        """Return a channel's value as the head holds it, encoded; None where it doesn't."""
+        (number,) = self._log.names.numbers(keys.CHANNEL, (name,))
+        channel, blobs = head.state.get(number), head.blobs.get(number)
+        if channel is None or channel.value is None or channel.writes or blobs is None:
+            return None
+        return Cut(channel.value.kind, blobs, head.keys.get(number))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

@@ -68,7 +68,8 @@ def _write(storage: Storage, source: str, thread: int, batch: list[Row]) -> None
 
 def _require_queued(tx: WriteTransaction, source: str, thread: int) -> None:
     """Raise where a collection took the copy for abandoned: rows written after it would be found by nothing."""
-    if tx.get(keys.queued(thread)) is None:
+    row = rows.get(tx, keys.queued(thread))
+    if row is None or rows.parse(keys.queued(thread), row)[0] != rows.FILLING:
         raise ConflictError(f"the copy of {source!r} took so long that it was collected as abandoned; copy again")
 
 

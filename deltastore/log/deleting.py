@@ -6,7 +6,7 @@ in bounded ones, and can't come back, because its number is never used again.
 
 from dataclasses import dataclass
 
-from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
+from deltastore.errors import CheckpointNotFoundError, FrontMismatchError, ThreadNotFoundError
 from deltastore.log import finding, keys, names, rows
 from deltastore.log.reading import View
 from deltastore.log.removing import hide_or_remove
@@ -36,17 +36,23 @@ def find_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header]:
 
 
 def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_: str) -> None:
-    """Delete a checkpoint with its pending writes. Raises ThreadNotFoundError, CheckpointNotFoundError."""
+    """Delete a checkpoint with its pending writes.
+
+    Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
+    """
     thread, header = find_thread(tx, name)
     view = View(tx, thread, name)
     namespace = rows.load_namespace(tx, thread, keys.encode_name(namespace_name))
     ulid = None if namespace is None else finding.find(view, namespace, id_)
     if namespace is None or ulid is None:
         raise CheckpointNotFoundError(f"thread {name!r} has no checkpoint {id_!r}; see its history")
-    # LangGraph's delta channels are rebuilt by a walk over ancestors that only the graph can fold, so those stay
-    hide_or_remove(tx, view, header, namespace, ulid, hide=namespace.front == rows.LANGGRAPH)
     if namespace.front != rows.NATIVE:
-        tx.delete(keys.by_id(thread, namespace.number, keys.encode_id(id_)))
+        # its delta channels are rebuilt by walks over ancestors and their writes, which only the graph can fold away
+        raise FrontMismatchError(
+            f"thread {name!r}, namespace {namespace_name!r} is written by the {rows.FRONT_NAMES[namespace.front]} API, "
+            "whose checkpoints can't be deleted one by one yet; delete the thread"
+        )
+    hide_or_remove(tx, view, header, namespace, ulid, hide=False)
     prefix = keys.writes(thread, namespace.number, keys.encode_id(id_))
     tx.delete_range(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
     namespace.count -= 1
@@ -78,15 +84,19 @@ def collect(storage: Storage, now_ms: int) -> Collected:
     for queued in queue:
         if queued.state == rows.FILLING and now_ms - queued.since_ms < ABANDONED_MS:
             continue
-        removed += _collect_thread(storage, queued.thread)
+        removed += _collect_thread(storage, queued)
         threads += 1
     return Collected(threads, removed)
 
 
-def _collect_thread(storage: Storage, thread: int) -> int:
+def _collect_thread(storage: Storage, queued: rows.Queued) -> int:
+    thread = queued.thread
     prefix = keys.thread(thread)
 
     def some(tx: WriteTransaction) -> int:
+        if rows.get(tx, keys.queued(thread)) is None:
+            return 0  # the copy was finished, or others collected it
+        rows.enqueue(tx, rows.Queued(thread, rows.DELETED, queued.since_ms))  # so that a copy can't go on
         count = tx.delete_range(prefix, keys.end_of(prefix), limit=MAX_COLLECTED_ROWS)
         if count < MAX_COLLECTED_ROWS:
             tx.delete(keys.queued(thread))

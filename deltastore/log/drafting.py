@@ -48,10 +48,9 @@ def fill(view: View, head: Head, number: int) -> bool:
     """
     if number in head.blobs:
         return True
-    channel = view.folded(number, head.state[number])
+    channel = head.state[number]
     if channel.writes or channel.value is None:
         return False
-    head.state[number] = channel
     head.blobs[number] = view.blobs(rec.series_of(number), channel.value.spans)
     head.bases |= view.bases
     return True
@@ -125,7 +124,17 @@ class Draft:
 
     def _old(self, number: int) -> Old | None:
         """Return the parent's value of a channel with its chunks, read where the cache lacks them."""
-        if self.parent is None or number not in self.parent.state or not fill(self.view, self.parent, number):
+        if self.parent is None or number not in self.parent.state:
+            return None
+        before = self.parent.state[number]
+        if before.writes:  # stored unfolded: the head must stay so, for a patch can't stand on writes
+            folded = self.view.folded(number, before)
+            if folded.writes or folded.value is None:
+                return None
+            blobs = self.view.blobs(rec.series_of(number), folded.value.spans)
+            self.bases |= self.view.bases
+            return Old(folded.value.kind, sp.numbers(folded.value.spans), blobs, None)
+        if not fill(self.view, self.parent, number):
             return None
         self.bases |= self.parent.bases
         value = self.parent.state[number].value

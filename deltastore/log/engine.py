@@ -8,13 +8,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, FrontMismatchError, InvalidInputError
 from deltastore.log import copying, deleting, finding, keys, loading, names, pending, policy, putting, rows, walking
 from deltastore.log.format import open_format
-from deltastore.log.heads import DEFAULT_CACHE_BYTES, HeadCache
+from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
@@ -161,8 +161,8 @@ class Log:
             "Others write to this thread all the time; try again, or give each writer a thread of its own"
         )
 
-    def cached_versions(self, thread: str, namespace: str, id_: str | None) -> dict[str, Any] | None:
-        """Return the channel versions of a checkpoint if the head cache happens to hold them, reading no values."""
+    def cached_head(self, thread: str, namespace: str, id_: str | None) -> Head | None:
+        """Return the head of a checkpoint if the cache happens to hold it; no values are read. Don't change it."""
         if id_ is None:
             return None
         with self.storage.read() as tx:
@@ -171,7 +171,7 @@ class Log:
             return None
         number, header, found = located
         head = self.heads.head(number, found.number, header.collected)
-        return head.versions if head is not None and head.id == id_ else None
+        return head if head is not None and head.id == id_ else None
 
     def _locate(
         self, tx: ReadTransaction, thread: str, namespace: str

@@ -88,7 +88,7 @@ class Versioned:
     """LangGraph's rule: a channel's value is that of (channel, version).
 
     A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent.
-    Channels without a version are absent. `cut` encodes a channel's value, once; `number` gives channels' numbers,
+    Channels without a version are absent. `cut` gives a channel's value, encoded; `number` gives channels' numbers,
     interning new names.
     """
 

@@ -117,7 +117,7 @@ def load(
             channels[name] = loaded
     id_ = record.id or ulids.to_text(ulid)
     if head is None and wanted is None and namespace.tip == ulid:
-        _keep_head(heads, view, namespace, collected, ulid, record, folded, channels, hidden)
+        _keep_head(heads, view, namespace, collected, ulid, record, state, channels, hidden)
     writes = load_writes(view, registry, finding.tasks(view, namespace, id_)) if with_writes else []
     return Reading(ulid, id_, parent_id_of(namespace.front, record), record, channels, hidden, reducers, writes)
 
@@ -135,7 +135,7 @@ def _keep_head(
 ) -> None:
     """Let the next put find what this read brought: a graph reads the tip, then puts on it."""
     by_number = dict(zip((n for n in state if n >= rec.FIRST_CHANNEL), channels.values(), strict=True)) | hidden
-    blobs = {n: c.blobs for n, c in by_number.items() if c.blobs is not None and not c.writes}
+    blobs = {n: c.blobs for n, c in by_number.items() if c.blobs is not None and not state[n].writes}
     head = Head(ulid, record.id or ulids.to_text(ulid), record.depth, collected, state, blobs, bases=dict(view.bases))
     head.seeds = dict(record.seeds)
     if rec.VERSIONS_CHANNEL in hidden:

@@ -12,6 +12,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec.primitives import unseal
+from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import keys, policy, rows
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import Row, WriteTransaction
@@ -65,7 +66,14 @@ NOTHING = Plan((), None)
 
 
 def plan(view: View, header: rows.Header, namespace: rows.Namespace) -> Plan:
-    """Decide what to pack, and make the packs."""
+    """Decide what to pack, and make the packs. Packing is never a put's business: what can't be packed now stays."""
+    try:
+        return _plan(view, header, namespace)
+    except (CorruptionError, InvalidInputError):  # reading what is damaged reports it, and so does check
+        return NOTHING
+
+
+def _plan(view: View, header: rows.Header, namespace: rows.Namespace) -> Plan:
     chunks = [
         made
         for series in range(rec.SERIES)
@@ -140,7 +148,13 @@ def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
         loose.append(found)
         if len(loose) > policy.MAX_PACK_RECORDS and anchor:
             break
-    return loose[: min(anchor, policy.MAX_PACK_RECORDS)]
+    size, count = 0, 0
+    for found in loose[: min(anchor, policy.MAX_PACK_RECORDS)]:
+        size += len(found.sealed)
+        if count and size > policy.MAX_PACK_BYTES:
+            break
+        count += 1
+    return loose[:count]
 
 
 def _id_rows(view: View, namespace: rows.Namespace, ids: list[str]) -> list[Row] | None:
@@ -178,7 +192,7 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
     if isinstance(records, Skip):
         namespace.packed_up_to = records.last or namespace.packed_up_to
         namespace.loose_before = 0
-    elif _unchanged(tx, records.replaced):
+    elif _unchanged(tx, records.replaced) and _ids_alone(tx, thread, namespace, records):
         for key, _ in records.replaced:
             tx.delete(key)
         rows.put(tx, keys.record(thread, namespace.number, records.last), records.row)
@@ -187,6 +201,19 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
             namespace.id_packs += 1
         namespace.packed_up_to = records.last
         namespace.loose_before = max(0, namespace.loose_before - records.count)
+
+
+def _ids_alone(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:
+    """Tell whether still no pack's range touches this one's: others may have packed since it was planned."""
+    if made.id_key is None:
+        return True
+    prefix = keys.ids(thread, namespace.number)
+    entry = rows.decode_id_entry(made.id_key, made.id_row)
+    for key, sealed in tx.scan(prefix + keys.encode_id(entry.smallest or ""), keys.end_of(prefix)):
+        found = rows.decode_id_entry(key, unseal(key, sealed))
+        if found.smallest is not None:
+            return key > made.id_key and found.smallest.encode() > made.id_key[len(prefix) :]
+    return True
 
 
 def _unchanged(tx: WriteTransaction, seen: Iterable[Row]) -> bool:
