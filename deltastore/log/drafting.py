@@ -153,6 +153,7 @@ class Draft:
         self._check_configured(number, before, configured)
         placed = place(value, self._old(number), self._known(number), self.new[rec.series_of(number)])
         self.blobs[number] = placed.blobs
+        self.keys.pop(number, None)  # they must never be another value's than the chunks
         if value.keys is not None:
             self.keys[number] = value.keys
         op = _op_for(number, value.kind, placed, before, configured or 0)
