@@ -27,6 +27,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, empty_checkpoint
 import deltastore
 from deltastore import REMOVE_ALL, Reducer, Remove, Store, check
 from deltastore.langgraph import DeltaSaver
+from deltastore.log import policy
 from deltastore.storage.memory import MemoryStorage
 from tests.conftest import MACHINE_STEPS, STEPS_PER_EXAMPLE
 
@@ -177,7 +178,7 @@ class Machine(RuleBasedStateMachine):
     def append(self, name: str, write: dict[str, Any], pick: int, fork: bool) -> None:
         self._append(name, write, pick, fork)
 
-    @rule(name=st.sampled_from(NATIVE_THREADS), write=writes, pick=picks, count=st.integers(30, 45))
+    @rule(name=st.sampled_from(NATIVE_THREADS), write=writes, pick=picks, count=st.integers(6, 14))
     def append_many(self, name: str, write: dict[str, Any], pick: int, count: int) -> None:
         for _ in range(count):  # enough for packs of chunks and of records
             self._append(name, write, pick, False)
@@ -311,7 +312,7 @@ class Machine(RuleBasedStateMachine):
         absent=st.sets(st.sampled_from(["messages", "plan", "n"]), max_size=1),
         parent=st.sampled_from(["latest", "latest", "latest", "any", "missing", "none"]),
         again=st.integers(0, 5),
-        count=st.sampled_from([1, 1, 1, 1, 36]),
+        count=st.sampled_from([1, 1, 1, 1, 12]),
     )
     def graph_put(
         self,
@@ -454,7 +455,14 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", ["memory", "lmdb"])
-def test_any_mix_of_operations_reads_as_full_states_would(kind: str, request: pytest.FixtureRequest) -> None:
+def test_any_mix_of_operations_reads_as_full_states_would(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # small packs, so that a few dozen steps make many, and change what is in them
+    monkeypatch.setattr(policy, "MIN_LOOSE_ROWS", 4)
+    monkeypatch.setattr(policy, "MIN_LOOSE_BYTES", 20_000)
+    monkeypatch.setattr(policy, "MAX_PACK_BYTES", 40_000)
+    monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
     steps = MACHINE_STEPS[request.config.getoption("--profile")] // 2
     machine = type("MachineOn" + kind, (Machine,), {"kind": kind})
     run_state_machine_as_test(
