@@ -21,7 +21,7 @@ MIN_COMPRESSED_BYTES = 64
 ROW_LEVEL = 3
 """zstd level of what a put writes: speed first."""
 PACK_LEVEL = 7
-"""zstd level of packs, written once for many puts; 7 is the last level before the time doubles for 1 % of bytes."""
+"""zstd level of packs, written once for many puts: 5 % shorter than level 3 on conversations, for 3 times its time."""
 
 _PLAIN, _ZSTD = 0, 1
 

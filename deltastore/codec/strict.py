@@ -22,15 +22,17 @@ _KEYS: Final = _LEAVES | {int}
 _IDS: Final = frozenset((str, int, bytes))
 """What an upsert takes for the id of an element."""
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
-_PACK: Final = (
+PLAIN_ONLY: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
     | ormsgpack.OPT_PASSTHROUGH_ENUM
     | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
     | ormsgpack.OPT_PASSTHROUGH_UUID
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
-    | ormsgpack.OPT_NON_STR_KEYS
 )
+"""With these and without a default, packing raises on everything that would come back as another type; so do keys that
+aren't exactly str."""
+_PACK: Final = PLAIN_ONLY | ormsgpack.OPT_NON_STR_KEYS
 
 
 class _Everything(Enum):

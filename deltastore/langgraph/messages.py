@@ -14,20 +14,10 @@ import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from deltastore.codec.blobs import JSONPLUS_MESSAGE
+from deltastore.codec.strict import PLAIN_ONLY
 from deltastore.errors import ChecksumError
 
 _TAG: Final = bytes((JSONPLUS_MESSAGE,))
-_PLAIN_ONLY: Final = (
-    ormsgpack.OPT_PASSTHROUGH_DATACLASS
-    | ormsgpack.OPT_PASSTHROUGH_DATETIME
-    | ormsgpack.OPT_PASSTHROUGH_ENUM
-    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
-    | ormsgpack.OPT_PASSTHROUGH_UUID
-    | ormsgpack.OPT_PASSTHROUGH_TUPLE
-)
-"""With these and without a default, packing raises on everything that a reload would change; so do keys
-that aren't str."""
-
 _COMMON: Final = ("content", "additional_kwargs", "response_metadata", "name", "id")
 _USAGE: Final = ("input_tokens", "output_tokens", "total_tokens", "input_token_details", "output_token_details")
 _USAGE_DETAILS: Final = {
@@ -180,7 +170,7 @@ def encode(value: Any) -> bytes | None:
         values = schema.values_of(state)
         if not schema.unchanged(values):
             return None
-        return _TAG + ormsgpack.packb([schema.number, *values], option=_PLAIN_ONLY)
+        return _TAG + ormsgpack.packb([schema.number, *values], option=PLAIN_ONLY)
     except (KeyError, TypeError, ValueError):
         return None  # a field is missing, or something in it isn't plain
 
