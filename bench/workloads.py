@@ -334,6 +334,91 @@ def many_invocations(turns: int) -> Iterator[Invocation]:
         )
 
 
+# --- research: LangChain's published "workload A", a light coding and search agent ----------------------
+
+KILOBYTE, LARGE_RESULT, TURNS_PER_LARGE_RESULT = 1024, 82 * 1024, 10
+
+
+def _merge(left: dict | None, right: dict | None) -> dict:
+    return {**(left or {}), **(right or {})}
+
+
+def _merge_all(left: dict | None, writes: list[dict | None]) -> dict:
+    merged = dict(left or {})
+    for write in writes:
+        merged.update(write or {})
+    return merged
+
+
+FULL_FILES = Annotated[dict, _merge]
+DELTA_FILES = Annotated[dict, DeltaChannel(_merge_all, snapshot_frequency=50)]
+
+
+def _file(text: str) -> dict[str, Any]:
+    return {"content": [text], "created_at": "2026-05-12T00:00:00+00:00", "modified_at": "2026-05-12T00:00:00+00:00"}
+
+
+def _turn(messages: list[AnyMessage]) -> tuple[int, int]:
+    """Return which turn this is, and how many tools have answered in it."""
+    answered = 0
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            return int(str(message.id)[1:]), answered
+        answered += isinstance(message, ToolMessage)
+    raise ValueError("no turn has begun")
+
+
+def build_research(messages: Any, files: Any) -> StateGraph:
+    def words(kind: str, turn: int, size: int) -> str:
+        return prose(random.Random(f"{kind} {turn}"), size)
+
+    def model(state: dict) -> dict:
+        turn, answered = _turn(state["messages"])
+        if answered == 0:
+            written = {"file_path": f"/w/t{turn}.txt", "content": words("written", turn, KILOBYTE)}
+            call = {"id": f"cw{turn}", "name": "write_file", "args": written}
+        elif answered == 1:
+            call = {"id": f"cs{turn}", "name": "external_search", "args": {"query": f"topic {turn}"}}
+        else:
+            return {"messages": [AIMessage(content=f"Turn {turn} complete.", id=f"ai{turn}c")]}
+        return {"messages": [AIMessage(content="", id=f"ai{turn}{'ab'[answered]}", tool_calls=[call])]}
+
+    def tools(state: dict) -> dict:
+        turn, answered = _turn(state["messages"])
+        if answered == 0:
+            content, files = f"Updated file /w/t{turn}.txt", {f"/w/t{turn}.txt": words("written", turn, KILOBYTE)}
+        elif turn % TURNS_PER_LARGE_RESULT == 0:
+            content = "Tool result too large, saved. " + words("stub", turn, 2 * KILOBYTE)
+            files = {f"/large_tool_results/cs{turn}": words("large", turn, LARGE_RESULT)}
+        else:
+            content, files = f"Results for 'topic {turn}':\n\n" + words("found", turn, KILOBYTE), {}
+        call = state["messages"][-1].tool_calls[0]
+        answer = ToolMessage(content, tool_call_id=call["id"], id=f"tm{turn}{'ab'[answered]}")
+        update: dict[str, Any] = {"messages": [answer]}
+        return update | ({"files": {name: _file(text) for name, text in files.items()}} if files else {})
+
+    def route(state: dict) -> str:
+        return "tools" if state["messages"][-1].tool_calls else "after"
+
+    graph = StateGraph(TypedDict("ResearchState", {"messages": messages, "files": files}))
+    graph.add_node("before", lambda _state: {})
+    graph.add_node("model", model)
+    graph.add_node("tools", tools)
+    graph.add_node("after", lambda _state: {})
+    graph.add_edge(START, "before")
+    graph.add_edge("before", "model")
+    graph.add_conditional_edges("model", route, ["tools", "after"])
+    graph.add_edge("tools", "model")
+    graph.add_edge("after", END)
+    return graph
+
+
+def research_invocations(turns: int) -> Iterator[Invocation]:
+    for turn in range(turns):
+        ask = HumanMessage(f"Research topic {turn} and write your findings.", id=f"h{turn}")
+        yield thread("research"), {"messages": [ask]}
+
+
 WORKLOADS: dict[str, Workload] = {
     "chat500": Workload(
         partial(build_chat, FULL_MESSAGES),
@@ -358,6 +443,18 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "edit200": Workload(
         build_edit, edit_invocations, 200, "Small random edits of a 200 KB nested value, a summary every 40 steps"
+    ),
+    "research": Workload(
+        partial(build_research, FULL_MESSAGES, FULL_FILES),
+        research_invocations,
+        500,
+        "LangChain's workload A with words as payload: files and messages, 9 checkpoints a turn",
+    ),
+    "research_delta": Workload(
+        partial(build_research, DELTA_MESSAGES, DELTA_FILES),
+        research_invocations,
+        500,
+        "research with DeltaChannel(snapshot_frequency=50) for messages and files",
     ),
     "many": Workload(build_many, many_invocations, 2_000, "Threads of 5 checkpoints, of 20 tenants"),
 }

@@ -15,7 +15,16 @@ from bench.workloads import WORKLOADS
 from deltastore import Store
 from deltastore.langgraph import DeltaSaver
 
-TURNS = {"chat500": 20, "chat500_delta": 20, "agent50": 6, "agent50_delta": 6, "edit200": 30, "many": 20}
+TURNS = {
+    "chat500": 20,
+    "chat500_delta": 20,
+    "agent50": 6,
+    "agent50_delta": 6,
+    "edit200": 30,
+    "research": 8,
+    "research_delta": 8,
+    "many": 20,
+}
 
 
 @cache
