@@ -17,9 +17,11 @@ WORKLOADS = {
     "chat500": "a conversation of 500 turns, 16 KB of new text each, add_messages",
     "agent50": "an agent with parallel tools, a plan, a scratchpad and 60 KB of documents",
     "edit200": "small edits of a 200 KB nested value",
+    "research": "LangChain's workload A with words as payload, 100 turns of a coding and search agent",
     "many": "2,000 threads of 5 checkpoints",
     "chat500_delta": "chat500 with DeltaChannel, a snapshot every 50 updates",
     "agent50_delta": "agent50 with DeltaChannel for the messages",
+    "research_delta": "research with DeltaChannel, a snapshot every 50 updates",
 }
 PRODUCT, PEER = "deltastore", "sqlite"
 INTRODUCTION = """\
