@@ -31,7 +31,7 @@ PACKAGES = ("deltastore", "langgraph", "langgraph-checkpoint", "langgraph-checkp
 
 
 @contextmanager
-def workplace(keep: Path | None) -> Iterator[Path]:
+def work_folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="deltastore-demo-") as made:
             yield Path(made)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         f"An agent studies the Python standard library in {steps} steps (seed of the kill: {seed}). "
         "After each step its whole state is stored, by deltastore's DeltaSaver and by LangGraph's SqliteSaver."
     )
-    with workplace(options.keep) as place:
+    with work_folder(options.keep) as place:
         story = Story(teller, place, steps, seed)
         story.tell()
     teller.say()
