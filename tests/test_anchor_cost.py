@@ -15,7 +15,8 @@ import pytest
 import deltastore
 from deltastore import Store, check
 from deltastore.codec.primitives import unseal
-from deltastore.codec.records import Record, RecordRow, decode_row, encode_pack, encode_record
+from deltastore.codec.recordrow import RecordRow, decode_row, encode_pack
+from deltastore.codec.records import Record, encode_record
 from deltastore.log import keys
 from tests.raw import rows_of
 

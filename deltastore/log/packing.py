@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltastore import ulid as ulids
-from deltastore.codec import chunkrow
+from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, InvalidInputError
@@ -129,8 +129,12 @@ def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
         for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
             writes.setdefault(id_, {})[key[-keys.HASH_BYTES :]] = unseal(key, sealed)
             replaced.append((key, sealed))
-    packed = rec.RecordRow(True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes)
-    return RecordPack(namespace.name, tuple(replaced), last, rec.encode_pack(packed), id_key, id_row, len(members))
+    packed = recordrow.RecordRow(
+        True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes
+    )
+    return RecordPack(
+        namespace.name, tuple(replaced), last, recordrow.encode_pack(packed), id_key, id_row, len(members)
+    )
 
 
 def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
@@ -236,7 +240,9 @@ def explode(tx: WriteTransaction, view: View, namespace: rows.Namespace, found: 
         namespace.id_packs -= 1
     for ulid, record in zip(row.ulids, row.records, strict=True):
         rows.put(
-            tx, keys.record(view.thread, namespace.number, ulid), rec.encode_row(rec.encode_record(record), (0, 0))
+            tx,
+            keys.record(view.thread, namespace.number, ulid),
+            recordrow.encode_row(rec.encode_record(record), (0, 0)),
         )
         if namespace.front != rows.NATIVE and not record.is_hidden:
             rows.put(

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from deltastore import ulid as ulids
-from deltastore.codec import chunkrow
+from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
 from deltastore.errors import CheckpointNotFoundError, ChecksumError, FrontMismatchError
@@ -235,7 +235,7 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     packing.apply(tx, thread, header, namespace, prepared.packs)
     id_ = put.id or ulids.to_text(ulid)
     replaced = put.id is not None and _replace_id(tx, view, header, namespace, prepared)
-    rows.put(tx, keys.record(thread, namespace.number, ulid), rec.encode_row(prepared.body, shifts))
+    rows.put(tx, keys.record(thread, namespace.number, ulid), recordrow.encode_row(prepared.body, shifts))
     if put.id is not None:
         rows.put(tx, keys.by_id(thread, namespace.number, keys.encode_id(id_)), rows.IdEntry(ulid).encode())
     namespace.tip = ulid

@@ -13,7 +13,8 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
-from deltastore.codec.records import Record, RecordRow, Value, open_row, series_of
+from deltastore.codec.recordrow import RecordRow, open_row
+from deltastore.codec.records import Record, Value, series_of
 from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
 from deltastore.log.state import Channel, State, fold

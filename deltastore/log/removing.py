@@ -6,6 +6,7 @@ the record stays, hidden. Imports packing and reading. The invariant: what stays
 
 from dataclasses import replace
 
+from deltastore.codec import recordrow
 from deltastore.codec import records as rec
 from deltastore.log import keys, packing, rows
 from deltastore.log import state as st
@@ -70,5 +71,5 @@ def _free_child(tx: WriteTransaction, view: View, namespace: rows.Namespace, uli
 
 
 def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: bytes, record: rec.Record) -> None:
-    row = rec.encode_row(rec.encode_record(record), (0, 0))
+    row = recordrow.encode_row(rec.encode_record(record), (0, 0))
     rows.put(tx, keys.record(view.thread, namespace.number, ulid), row)

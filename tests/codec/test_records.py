@@ -10,10 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deltastore import ulid as ulids
+from deltastore.codec import recordrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unpack
-from deltastore.codec.records import Drop, Fold, Patch, Record, RecordRow, Set, Value
+from deltastore.codec.recordrow import RecordRow
+from deltastore.codec.records import Drop, Fold, Patch, Record, Set, Value
 from deltastore.errors import ChecksumError, EncodeError
 
 UUIDS = st.uuids().flatmap(
@@ -62,11 +64,11 @@ def packs(draw: st.DrawFn) -> RecordRow:
 
 
 def row_of(record: Record, shifts: tuple[int, int] = (0, 0)) -> bytes:
-    return rec.encode_row(rec.encode_record(record), shifts)
+    return recordrow.encode_row(rec.encode_record(record), shifts)
 
 
 def read(data: bytes) -> Record:
-    row = rec.decode_row(data, LAST)
+    row = recordrow.decode_row(data, LAST)
     assert (row.packed, row.ulids, row.writes) == (False, (LAST,), {})
     (record,) = row.records
     return record
@@ -108,7 +110,7 @@ class TestRoundTrip:
 
     @given(packs())
     def test_a_pack_comes_back(self, pack: RecordRow) -> None:
-        assert rec.decode_row(rec.encode_pack(pack), pack.ulids[-1]) == pack
+        assert recordrow.decode_row(recordrow.encode_pack(pack), pack.ulids[-1]) == pack
 
     @given(RECORDS)
     def test_flags_tell_anchors_and_hidden_records(self, record: Record) -> None:
@@ -191,11 +193,11 @@ def with_odd(data: st.DataObject, value: Any) -> Any:
 def decodes_or_is_damaged(data: bytes, last: bytes = LAST) -> None:
     """What decodes can be encoded, and says the same again; no other error than ChecksumError."""
     try:
-        row = rec.decode_row(data, last)
+        row = recordrow.decode_row(data, last)
     except ChecksumError:
         return
     if row.packed:
-        assert rec.decode_row(rec.encode_pack(row), last) == row
+        assert recordrow.decode_row(recordrow.encode_pack(row), last) == row
     else:
         assert read(row_of(row.records[0])) == row.records[0]
     for record in row.records:
@@ -221,11 +223,11 @@ class TestDamage:
     ) -> None:
         fields = ormsgpack.unpackb(unpack(rec.encode_record(record)))
         odd = with_odd(data, fields)
-        decodes_or_is_damaged(rec.encode_row(b"\0" + ormsgpack.packb(odd), (shift, shift)))
+        decodes_or_is_damaged(recordrow.encode_row(b"\0" + ormsgpack.packb(odd), (shift, shift)))
 
     @given(packs(), st.data())
     def test_packs_of_odd_columns_decode_or_raise_a_checksum_error(self, pack: RecordRow, data: st.DataObject) -> None:
-        encoded = rec.encode_pack(pack)
+        encoded = recordrow.encode_pack(pack)
         odd = with_odd(data, ormsgpack.unpackb(unpack(encoded[2:])))
         decodes_or_is_damaged(encoded[:2] + b"\0" + ormsgpack.packb(odd), pack.ulids[-1])
 
@@ -237,7 +239,7 @@ class TestDamage:
         for tasks in ([[odd, b""]], [[b"", odd]], odd):
             body = ormsgpack.packb([members, columns, [["a", tasks]]])
             with pytest.raises(ChecksumError):
-                rec.decode_row(b"\x03\x02\0" + body, b"\x01" * 16)
+                recordrow.decode_row(b"\x03\x02\0" + body, b"\x01" * 16)
 
     @pytest.mark.parametrize(
         ("place", "odd"),
@@ -252,7 +254,7 @@ class TestDamage:
         fields = ormsgpack.unpackb(unpack(rec.encode_record(PLAIN)))
         fields[place] = odd
         with pytest.raises(ChecksumError):
-            rec.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
+            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
 
     @pytest.mark.parametrize(
         "op",
@@ -268,32 +270,32 @@ class TestDamage:
         fields = ormsgpack.unpackb(unpack(rec.encode_record(PLAIN)))
         fields[9] = [op]
         with pytest.raises(ChecksumError):
-            rec.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
+            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
 
     def test_a_pack_under_another_key_or_out_of_order_is_damage(self) -> None:
         first, second, third = b"\0" * 16, b"\x01" * 16, b"\x02" * 16
         pack = RecordRow(True, (first, second), (PLAIN, PLAIN), {})
-        assert rec.decode_row(rec.encode_pack(pack), second) == pack
+        assert recordrow.decode_row(recordrow.encode_pack(pack), second) == pack
         for other in (
-            rec.encode_pack(replace(pack, ulids=(first, third))),
-            rec.encode_pack(replace(pack, ulids=(third, second))),
-            rec.encode_pack(replace(pack, ulids=(second, second))),
-            rec.encode_pack(replace(pack, ulids=(second,))),
-            rec.encode_pack(replace(pack, ulids=(second,), records=(PLAIN,))),
+            recordrow.encode_pack(replace(pack, ulids=(first, third))),
+            recordrow.encode_pack(replace(pack, ulids=(third, second))),
+            recordrow.encode_pack(replace(pack, ulids=(second, second))),
+            recordrow.encode_pack(replace(pack, ulids=(second,))),
+            recordrow.encode_pack(replace(pack, ulids=(second,), records=(PLAIN,))),
         ):
             with pytest.raises(ChecksumError):
-                rec.decode_row(other, second)
+                recordrow.decode_row(other, second)
 
     def test_a_shift_beyond_what_a_key_holds_is_damage(self) -> None:
         with pytest.raises(ChecksumError):
-            rec.decode_row(row_of(PLAIN, (2**48, 0)), LAST)
+            recordrow.decode_row(row_of(PLAIN, (2**48, 0)), LAST)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\0", b"\x02", b"\x04\0\0", b"\x01", b"\x01\0", b"\x01\0\0", b"\x01\0\0\x02"]
     )
     def test_an_unknown_kind_or_method_is_damage(self, data: bytes) -> None:
         with pytest.raises(ChecksumError):
-            rec.decode_row(data, LAST)
+            recordrow.decode_row(data, LAST)
 
 
 def test_the_bytes_of_a_record_in_format_0() -> None:
@@ -316,7 +318,7 @@ def test_the_bytes_of_a_record_pack_in_format_0() -> None:
     uuid_text = "00112233-4455-6677-8899-aabbccddeeff"
     record = Record(0, uuid_text, None, None, 0, 5, None, None, b"", (), None, (), (1, 1))
     row = RecordRow(True, (b"\0" * 16, b"\x01" * 16), (replace(record, id="a"), record), {uuid_text: {b"t": b"w"}})
-    encoded = rec.encode_pack(row)
+    encoded = recordrow.encode_pack(row)
     assert encoded[:2] == b"\x03\x02"
     assert unpack(encoded[2:]).hex() == (
         "93"
