@@ -7,7 +7,7 @@ leaves a queue row from which `collect` finds it.
 from deltastore.codec.primitives import seal, unseal
 from deltastore.errors import ConflictError, InvalidInputError, ThreadExistsError
 from deltastore.log import keys, names, rows
-from deltastore.log.deleting import find_thread
+from deltastore.log.deleting import require_thread
 from deltastore.storage.port import Row, Storage, WriteTransaction
 
 MAX_COPIED_ROWS = 1000
@@ -20,7 +20,7 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
     if source == target:
         raise InvalidInputError(f"thread {source!r} can't be copied onto itself; name another target")
     with storage.read() as reader:
-        number, _ = find_thread(reader, source)
+        number, _ = require_thread(reader, source)
         _refuse_taken(names.find(reader, keys.THREAD, keys.encode_name(target)), target)
 
         def begin(tx: WriteTransaction) -> int:

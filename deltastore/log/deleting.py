@@ -26,13 +26,12 @@ class Collected:
     rows: int
 
 
-def find_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header]:
+def require_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header]:
     """Return a thread's number and header. Raises ThreadNotFoundError."""
-    thread = names.find(tx, keys.THREAD, keys.encode_name(name))
-    header = None if thread is None else rows.load_header(tx, thread)
-    if thread is None or header is None:
+    found = finding.find_thread(tx, name)
+    if found is None:
         raise ThreadNotFoundError(f"no thread is named {name!r}; see the store's threads")
-    return thread, header
+    return found
 
 
 def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_: str) -> None:
@@ -40,7 +39,7 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
 
     Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
     """
-    thread, header = find_thread(tx, name)
+    thread, header = require_thread(tx, name)
     view = View(tx, thread, name)
     namespace = rows.load_namespace(tx, thread, keys.encode_name(namespace_name))
     ulid = None if namespace is None else finding.find(view, namespace, id_)

@@ -176,14 +176,9 @@ class Log:
     def _locate(
         self, tx: ReadTransaction, thread: str, namespace: str
     ) -> tuple[int, rows.Header, rows.Namespace] | None:
-        number = names.find(tx, keys.THREAD, keys.encode_name(thread))
-        header = None if number is None else rows.load_header(tx, number)
-        if number is None:
-            return None
-        if header is None:
-            raise ChecksumError(f"thread {thread!r} has a number but no header: rows are missing; run check")
-        found = rows.load_namespace(tx, number, keys.encode_name(namespace))
-        return None if found is None else (number, header, found)
+        known = finding.find_thread(tx, thread)
+        found = None if known is None else rows.load_namespace(tx, known[0], keys.encode_name(namespace))
+        return None if known is None or found is None else (*known, found)
 
     # --- reads
 

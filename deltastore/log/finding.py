@@ -10,8 +10,20 @@ from deltastore import ulid as ulids
 from deltastore.codec.primitives import unseal
 from deltastore.codec.records import Record
 from deltastore.errors import ChecksumError, InvalidIdError
-from deltastore.log import keys, rows
+from deltastore.log import keys, names, rows
 from deltastore.log.reading import View
+from deltastore.storage.port import ReadTransaction
+
+
+def find_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header] | None:
+    """Return a thread's number and header, or None where nothing has the name. Raises ChecksumError."""
+    thread = names.find(tx, keys.THREAD, keys.encode_name(name))
+    if thread is None:
+        return None
+    header = rows.load_header(tx, thread)
+    if header is None:
+        raise ChecksumError(f"thread {name!r} has a number but no header: rows are missing; run check")
+    return thread, header
 
 
 def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:

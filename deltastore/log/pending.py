@@ -12,11 +12,11 @@ from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
-from deltastore.errors import CheckpointNotFoundError, ChecksumError
-from deltastore.log import finding, keys, names, rows
+from deltastore.errors import CheckpointNotFoundError
+from deltastore.log import finding, keys, rows
 from deltastore.log.heads import HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import check_front, take_numbers
+from deltastore.log.putting import begin, check_front, take_numbers
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
@@ -52,10 +52,7 @@ class PreparedWrites:
 
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
     """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
-    thread = names.find(tx, keys.THREAD, keys.encode_name(put.thread))
-    header = None if thread is None else rows.load_header(tx, thread)
-    if thread is not None and header is None:
-        raise ChecksumError(f"thread {put.thread!r} has a number but no header: rows are missing; run check")
+    thread, header = finding.find_thread(tx, put.thread) or (None, None)
     namespace = None if thread is None else rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
     check_front(namespace, put)
     if put.must_exist:
@@ -109,18 +106,10 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     put = prepared.put
     if not put.writes:
         return None
-    name = keys.encode_name(put.thread)
-    if names.find(tx, keys.THREAD, name) != prepared.thread:
-        return "the thread was created, deleted or replaced meanwhile"
-    if prepared.thread is None:
-        thread = names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD))
-        header = rows.Header(name, now_ms, now_ms)
-    else:
-        thread = prepared.thread
-        found = rows.load_header(tx, thread)
-        if found is None or found.collected != prepared.collected:
-            return "something was collected meanwhile"
-        header = found
+    begun = begin(tx, put, prepared.thread, prepared.collected, now_ms)
+    if isinstance(begun, str):
+        return begun
+    thread, header = begun
     namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
     check_front(namespace, put)
     if namespace is None:

@@ -14,7 +14,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
-from deltastore.errors import CheckpointNotFoundError, ChecksumError, FrontMismatchError
+from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
 from deltastore.log import finding, keys, names, packing, policy, rows
 from deltastore.log import state as st
 from deltastore.log.drafting import Draft, load_head
@@ -100,10 +100,7 @@ class Prepared:
 
 def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     """Make a put ready. Raises CheckpointNotFoundError, FrontMismatchError, ReducerMismatchError, EncodeError."""
-    thread = names.find(tx, keys.THREAD, keys.encode_name(put.thread))
-    header = None if thread is None else rows.load_header(tx, thread)
-    if thread is not None and header is None:
-        raise ChecksumError(f"thread {put.thread!r} has a number but no header: rows are missing; run check")
+    thread, header = finding.find_thread(tx, put.thread) or (None, None)
     view = View(tx, thread or 0, put.thread)
     namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace)) if thread is not None else None
     check_front(namespace, put)
@@ -144,8 +141,8 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         next_chunk,
     )
     made = [chunks.row(draft.bases) for chunks in draft.new]
-    for row in made[:1]:
-        head.bases |= {number: based.bases for number, based in row.based.items()} if row else {}
+    if made[0] is not None:
+        head.bases |= {number: based.bases for number, based in made[0].based.items()}
     return Prepared(
         put,
         thread,
@@ -211,18 +208,10 @@ def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collect
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:
     """Write a prepared put, or return why it must be prepared again: then the caller aborts the transaction."""
     put = prepared.put
-    name = keys.encode_name(put.thread)
-    if names.find(tx, keys.THREAD, name) != prepared.thread:
-        return "the thread was created, deleted or replaced meanwhile"
-    if prepared.thread is None:
-        thread = names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD))
-        header = rows.Header(name, now_ms, now_ms)
-    else:
-        thread = prepared.thread
-        found = rows.load_header(tx, thread)
-        if found is None or found.collected != prepared.collected:
-            return "something was collected meanwhile"
-        header = found
+    begun = begin(tx, put, prepared.thread, prepared.collected, now_ms)
+    if isinstance(begun, str):
+        return begun
+    thread, header = begun
     namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
     check_front(namespace, put)
     namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
@@ -263,6 +252,24 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
         base = prepared.record.bases[0]
         head.bases = {number + shifts[0] if number >= base else number: bases for number, bases in head.bases.items()}
     return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision)
+
+
+def begin(
+    tx: WriteTransaction, put: Addressed, thread: int | None, collected: int, now_ms: int
+) -> tuple[int, rows.Header] | str:
+    """Return the number and header of the thread that was prepared for, a new one's where there was none.
+
+    A text says why what was prepared doesn't stand any more.
+    """
+    name = keys.encode_name(put.thread)
+    if names.find(tx, keys.THREAD, name) != thread:
+        return "the thread was created, deleted or replaced meanwhile"
+    if thread is None:
+        return names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD)), rows.Header(name, now_ms, now_ms)
+    header = rows.load_header(tx, thread)
+    if header is None or header.collected != collected:
+        return "something was collected meanwhile"
+    return thread, header
 
 
 def remember(heads: HeadCache, prepared: Prepared, stored: Stored) -> None:
