@@ -700,3 +700,20 @@ class TestDamage:
             for call in calls:
                 with contextlib.suppress(DeltastoreError):
                     call()
+
+
+def test_a_thread_without_its_header_is_damaged_for_every_call() -> None:
+    store = Store(MemoryStorage())
+    store.thread("t").append({"m": [1]})
+    put_raw(store.log.storage, keys.header(1), None)
+    thread = store.thread("t")
+    calls: list[Callable[[], object]] = [
+        thread.state,
+        lambda: thread.append({"m": [2]}),
+        lambda: thread.delete("0" * 26),
+        lambda: store.copy("t", "u"),
+        lambda: list(store.threads()),
+    ]
+    for call in calls:
+        with pytest.raises(ChecksumError, match="no header"):
+            call()
