@@ -122,7 +122,7 @@ def _decode_pack(data: bytes, reader: Reader, last: bytes) -> RecordRow:
             members = tuple(joined[start : start + size] for start in range(0, len(joined), size))
         case _:
             raise ChecksumError(f"malformed record pack: its columns aren't those of {count} records")
-    if len(members) != count or len(columns) != FIELDS or count < 2 or members[-1] != last:
+    if len(members) != count or len(columns) != FIELDS or count < 1 or members[-1] != last:
         raise ChecksumError(f"malformed record pack: {len(members)} records of {len(columns)} fields, {count} stated")
     if any(earlier >= later for earlier, later in pairwise(members)):
         raise ChecksumError("malformed record pack: its records aren't in the order of their ULIDs")

@@ -15,8 +15,8 @@ from deltastore.codec import spans as sp
 from deltastore.codec.primitives import pack
 from deltastore.errors import ChecksumError, EncodeError
 
-ANCHOR, HIDDEN, PARENT_MISSING = 1, 2, 4
-_ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING
+ANCHOR, HIDDEN, PARENT_MISSING, REMNANT, HISTORY_ENDS, PARENT_DELETED = 1, 2, 4, 8, 16, 32
+_ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING | REMNANT | HISTORY_ENDS | PARENT_DELETED
 OPAQUE, LIST, DICT = 0, 1, 2
 SET, PATCH, FOLD, DROP = 0, 1, 2, 3
 SERIES = 2
@@ -106,6 +106,11 @@ class Record:
     def is_hidden(self) -> bool:
         """Whether it is kept only for what others need of it."""
         return bool(self.flags & HIDDEN)
+
+    @property
+    def is_remnant(self) -> bool:
+        """Whether it was deleted, and only holds the values and writes that walks from others need."""
+        return bool(self.flags & REMNANT)
 
 
 # --- one record -----------------------------------------------------------------

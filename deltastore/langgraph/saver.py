@@ -8,13 +8,14 @@ InMemorySaver would return.
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from heapq import merge
 from itertools import islice
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -30,13 +31,15 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import TASKS
 
 from deltastore.codec.blobs import Codec, Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
-from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
+from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError, ThreadNotFoundError
+from deltastore.langgraph import deletions
 from deltastore.langgraph.serializer import codec_for
-from deltastore.log import keys, rows
+from deltastore.log import choosing, keys, rows
 from deltastore.log.engine import Entry
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
 from deltastore.log.intents import Versioned
@@ -47,6 +50,12 @@ from deltastore.storage.port import SyncMode
 from deltastore.store import Store, check_name
 from deltastore.store import open as open_store
 
+if TYPE_CHECKING:
+    from langgraph.pregel import Pregel
+
+_OWN_CHANNELS = frozenset(("__start__", TASKS))
+_TRIGGER = "branch:to:"
+"""How the channels begin by which LangGraph starts nodes; no state key can, for it holds colons."""
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
 _OWN_KEYS = frozenset(("id", "channel_values", "channel_versions", "versions_seen"))
@@ -212,6 +221,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             present=frozenset(values),
             cut=cuts.__getitem__,
             number=partial(self._log.names.numbers, keys.CHANNEL),
+            is_walked=_is_walked,
             hidden={
                 VERSIONS_CHANNEL: cut(versions, STRICT, "channel_versions"),
                 SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
@@ -273,6 +283,113 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, off the event loop."""
         await asyncio.to_thread(self.delete_thread, thread_id)
+
+    def delete_for_runs(
+        self, run_ids: Sequence[str], *, erase: bool = False, graph: "Pregel[Any, Any, Any, Any] | None" = None
+    ) -> None:
+        """Delete the checkpoints whose metadata names one of these runs, with their writes, in all threads.
+
+        Each thread in one transaction, its sub-graph calls included; unknown runs are none. What the history of other
+        checkpoints' delta channels needs stays, hidden; with `erase` nothing stays, and `graph`, which wrote the
+        threads, folds what would be lacking. Reads the metadata of all checkpoints of the store.
+
+        Raises InvalidInputError, BrokenChainError.
+        """
+        runs = frozenset(_several(run_ids, "run_ids"))
+        if not runs:
+            return
+        for row in self._log.all_threads():
+            found = deletions.of_runs(self._log, self._codec, row.name, runs)
+            if found:
+                self._delete(row.name, partial(choosing.these, found), erase, graph)
+
+    async def adelete_for_runs(
+        self, run_ids: Sequence[str], *, erase: bool = False, graph: "Pregel[Any, Any, Any, Any] | None" = None
+    ) -> None:
+        """Delete runs, off the event loop."""
+        await asyncio.to_thread(partial(self.delete_for_runs, run_ids, erase=erase, graph=graph))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with all its namespaces, writes and tags under a new id; an unknown one is none.
+
+        Raises ThreadExistsError where the new id is in use.
+        """
+        source, target = _thread_name(source_thread_id), _thread_name(target_thread_id)
+        with suppress(ThreadNotFoundError):
+            self._log.copy_thread(source, target)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread, off the event loop."""
+        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    def prune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        erase: bool = False,
+        graph: "Pregel[Any, Any, Any, Any] | None" = None,
+    ) -> None:
+        """Delete all checkpoints of threads but the latest of each namespace and the tagged ones.
+
+        Strategy `"delete"` deletes the threads. Each thread in one transaction; unknown ones are none. A sub-graph
+        call's namespace goes with the root checkpoint it started from. What the history of kept delta channels needs
+        stays, hidden; with `erase` nothing stays, and `graph`, which wrote the threads, folds what would be lacking.
+
+        Raises InvalidInputError, BrokenChainError.
+        """
+        threads = [_thread_name(thread_id) for thread_id in _several(thread_ids, "thread_ids")]
+        if strategy not in ("keep_latest", "delete"):
+            raise InvalidInputError(f"strategy {strategy!r}; expected 'keep_latest' or 'delete'")
+        for thread in threads:
+            if strategy == "delete":
+                self._log.delete_thread(thread)
+            else:
+                self._delete(thread, choosing.all_but_latest, erase, graph)
+
+    async def aprune(
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        erase: bool = False,
+        graph: "Pregel[Any, Any, Any, Any] | None" = None,
+    ) -> None:
+        """Prune threads, off the event loop."""
+        await asyncio.to_thread(partial(self.prune, thread_ids, strategy=strategy, erase=erase, graph=graph))
+
+    def _delete(
+        self,
+        thread: str,
+        choose: Callable[..., choosing.Choose],
+        erase: bool,
+        graph: "Pregel[Any, Any, Any, Any] | None",
+    ) -> None:
+        def history(namespace: str, id_: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+            return self.get_delta_channel_history(config=_config(thread, namespace, id_), channels=channels)
+
+        deletions.delete(self._log, self._codec, thread, choose, erase=erase, graph=graph, history=history)
+
+    def tag(self, config: RunnableConfig, name: str) -> RunnableConfig:
+        """Give the config's checkpoint, the latest without id, a name that keeps it from being pruned.
+
+        Within a namespace of a thread a name stands for one checkpoint: giving it again moves it. Returns the
+        checkpoint's config. Raises ThreadNotFoundError, CheckpointNotFoundError, InvalidIdError.
+        """
+        thread, namespace = _address(config)
+        id_ = self._log.tag(thread, namespace, _id(config), check_name(name, "tag"))
+        return _config(config["configurable"]["thread_id"], namespace, id_)
+
+    def untag(self, config: RunnableConfig, name: str) -> bool:
+        """Take a name away in the config's namespace; tell whether it was given."""
+        thread, namespace = _address(config)
+        return self._log.untag(thread, namespace, check_name(name, "tag"))
+
+    def tags(self, config: RunnableConfig) -> dict[str, RunnableConfig]:
+        """Return the names given in the config's namespace, each with its checkpoint's config."""
+        thread, namespace = _address(config)
+        found = self._log.tags(thread, namespace)
+        return {name: _config(config["configurable"]["thread_id"], namespace, id_) for name, id_ in found.items()}
 
     # --- reading
 
@@ -437,6 +554,18 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         else:
             number = int(current.split(".")[0])
         return f"{number + 1:032}.{random.random():016}"  # noqa: S311
+
+
+def _several(ids: Sequence[str], what: str) -> Sequence[str]:
+    """Return a sequence of ids. Raises InvalidInputError on a single one, whose letters it would be taken for."""
+    if isinstance(ids, str | bytes):
+        raise InvalidInputError(f"{what} {ids!r}; expected a sequence of ids, as [{ids!r}]")
+    return ids
+
+
+def _is_walked(channel: str) -> bool:
+    """Tell whether a graph may rebuild a channel from its history: LangGraph's own channels never are."""
+    return channel not in _OWN_CHANNELS and not channel.startswith(_TRIGGER)
 
 
 def _config(thread_id: Any, namespace: str, id_: str) -> RunnableConfig:

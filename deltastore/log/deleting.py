@@ -1,21 +1,31 @@
 """Deleting checkpoints and threads, and collecting what nothing names any more.
 
-Imports removing and names. The invariant: a deletion is one small transaction; the rows of a deleted thread go later,
-in bounded ones, and can't come back, because its number is never used again.
+Imports choosing, removing and names. The invariant: a deletion is one transaction; the rows of a deleted thread go
+later, in bounded ones, and can't come back, because its number is never used again.
 """
 
 from dataclasses import dataclass
 
-from deltastore.errors import CheckpointNotFoundError, FrontMismatchError, ThreadNotFoundError
-from deltastore.log import finding, keys, names, rows
+from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
+from deltastore.log import choosing, finding, keys, names, removing, rows, tagging
 from deltastore.log.reading import View
-from deltastore.log.removing import hide_or_remove
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 
 MAX_COLLECTED_ROWS = 1000
 """Rows that one transaction of a collection removes at most, so that writers wait for milliseconds."""
 ABANDONED_MS = 3_600_000
 """After which time a copy that isn't named yet counts as abandoned, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a deletion did: checkpoints that are gone, and how many of them left something hidden for others."""
+
+    deleted: int
+    hidden: int
+
+
+NOTHING = Outcome(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +45,7 @@ def require_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header]:
 
 
 def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_: str) -> None:
-    """Delete a checkpoint with its pending writes.
-
-    Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
-    """
+    """Delete a checkpoint with its pending writes and tags. Raises ThreadNotFoundError, CheckpointNotFoundError."""
     thread, header = require_thread(tx, name)
     view = View(tx, thread, name)
     namespace = rows.load_namespace(tx, thread, keys.encode_name(namespace_name))
@@ -46,22 +53,46 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
     if namespace is None or ulid is None:
         raise CheckpointNotFoundError(f"thread {name!r} has no checkpoint {id_!r}; see its history")
     if namespace.front != rows.NATIVE:
-        # its delta channels are rebuilt by walks over ancestors and their writes, which only the graph can fold away
-        raise FrontMismatchError(
-            f"thread {name!r}, namespace {namespace_name!r} is written by the {rows.FRONT_NAMES[namespace.front]} API, "
-            "whose checkpoints can't be deleted one by one yet; delete the thread"
-        )
-    hide_or_remove(tx, view, header, namespace, ulid, hide=False)
+        apply_choice(tx, view, header, choosing.these({namespace_name: {ulid}})(view))
+        return
+    removing.hide_or_remove(tx, view, header, namespace, ulid, hide=False)
     prefix = keys.writes(thread, namespace.number, keys.encode_id(id_))
     tx.delete_range(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+    tagging.remove(tx, thread, namespace.number, (id_,))
     namespace.count -= 1
     header.checkpoints -= 1
+    header.deleted += 1
     if namespace.tip == ulid:
         namespace.tip = None
     if namespace.latest == id_:
         namespace.latest = next((found for found, _, _ in finding.ids_down(view, namespace, None)), None)
     rows.store_namespace(tx, thread, namespace)
     rows.store_header(tx, thread, header)
+
+
+def delete(tx: WriteTransaction, name: str, choose: choosing.Choose) -> Outcome:
+    """Delete what is chosen of a thread, in all its LangGraph namespaces; an unknown thread is none."""
+    found = finding.find_thread(tx, name)
+    if found is None:
+        return NOTHING
+    thread, header = found
+    view = View(tx, thread, name)
+    return apply_choice(tx, view, header, choose(view))
+
+
+def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: choosing.Choice) -> Outcome:
+    """Do what was chosen, in the transaction that it was chosen in."""
+    before = header.checkpoints
+    hidden = 0
+    for plan in choice.plans:
+        if plan.removed or plan.rewritten:
+            removing.apply(tx, view, header, plan)
+            hidden += sum(map(len, plan.remnants))
+            rows.store_namespace(tx, view.thread, plan.namespace)
+    for namespace in choice.dropped:
+        removing.drop_namespace(tx, view.thread, header, namespace)
+    rows.store_header(tx, view.thread, header)
+    return Outcome(before - header.checkpoints, hidden)
 
 
 def delete_thread(tx: WriteTransaction, name: str, now_ms: int) -> bool:

@@ -11,8 +11,30 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deltastore.codec import records as rec
-from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, FrontMismatchError, InvalidInputError
-from deltastore.log import copying, deleting, finding, keys, loading, names, pending, policy, putting, rows, walking
+from deltastore.errors import (
+    BrokenChainError,
+    CheckpointNotFoundError,
+    ChecksumError,
+    ContentionError,
+    FrontMismatchError,
+    InvalidInputError,
+)
+from deltastore.log import (
+    choosing,
+    copying,
+    deleting,
+    erasing,
+    finding,
+    keys,
+    loading,
+    names,
+    pending,
+    policy,
+    putting,
+    rows,
+    tagging,
+    walking,
+)
 from deltastore.log.format import open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
@@ -368,6 +390,70 @@ class Log:
     def delete_checkpoint(self, thread: str, namespace: str, id_: str) -> None:
         """Delete a checkpoint with its pending writes. Raises ThreadNotFoundError, CheckpointNotFoundError."""
         names.in_write(self.storage, (), lambda tx: deleting.delete_checkpoint(tx, thread, namespace, id_))
+
+    def delete(self, thread: str, choose: choosing.Choose) -> deleting.Outcome:
+        """Delete what is chosen of a thread's LangGraph namespaces, in one transaction; an unknown thread is none.
+
+        What others' histories need stays, hidden. Raises BrokenChainError.
+        """
+        return names.in_write(self.storage, (), lambda tx: deleting.delete(tx, thread, choose))
+
+    def lacks(self, thread: str, choose: choosing.Choose) -> list[tuple[erasing.Lack, list[str]]]:
+        """Return what a deletion would have to keep for others, each with the names of the channels."""
+        with self.storage.read() as tx:
+            return [
+                (lack, sorted(self.names.name(tx, keys.CHANNEL, channel) for channel in lack.channels))
+                for lack in erasing.lacks(tx, thread, choose)
+            ]
+
+    def erase(
+        self, thread: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: erasing.Folded
+    ) -> deleting.Outcome | None:
+        """Delete what is chosen, and keep nothing of it; `folded` takes the place of what is lacking then.
+
+        None: others put checkpoints meanwhile that would lack more. Raises BrokenChainError.
+        """
+        outcome = names.in_write(self.storage, (), lambda tx: erasing.erase(tx, thread, choose, folded))
+        return None if isinstance(outcome, str) else outcome
+
+    # --- tags
+
+    def tag(self, thread: str, namespace: str, id_: str | None, name: str) -> str:
+        """Let a tag name a checkpoint, the latest without id; return its id.
+
+        Raises ThreadNotFoundError, CheckpointNotFoundError.
+        """
+
+        def work(tx: WriteTransaction) -> str:
+            number, _ = deleting.require_thread(tx, thread)
+            found = rows.load_namespace(tx, number, keys.encode_name(namespace))
+            wanted = found.latest if found is not None and id_ is None else id_
+            if found is None or wanted is None or finding.find(View(tx, number, thread), found, wanted) is None:
+                raise CheckpointNotFoundError(
+                    f"thread {thread!r}, namespace {namespace!r} has no checkpoint {wanted or 'at all'!r} to tag; "
+                    "see its history"
+                )
+            tagging.put(tx, number, found.number, keys.encode_name(name), wanted)
+            return wanted
+
+        return names.in_write(self.storage, (), work)
+
+    def untag(self, thread: str, namespace: str, name: str) -> bool:
+        """Remove a tag; tell whether there was one."""
+
+        def work(tx: WriteTransaction) -> bool:
+            located = self._locate(tx, thread, namespace)
+            return located is not None and tagging.delete(tx, located[0], located[2].number, keys.encode_name(name))
+
+        return names.in_write(self.storage, (), work)
+
+    def tags(self, thread: str, namespace: str) -> dict[str, str]:
+        """Return a namespace's tags: name → checkpoint id."""
+        with self.storage.read() as tx:
+            located = self._locate(tx, thread, namespace)
+            return {} if located is None else tagging.load(tx, located[0], located[2].number)
+
+    # --- threads
 
     def delete_thread(self, thread: str) -> bool:
         """Delete a thread, then collect its rows; tell whether there was one."""

@@ -89,13 +89,14 @@ class Versioned:
 
     A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent.
     Channels without a version are absent. `cut` gives a channel's value, encoded; `number` gives channels' numbers,
-    interning new names.
+    interning new names; `is_walked` tells whether a channel's history may ever be asked for.
     """
 
     versions: dict[str, Any]
     present: frozenset[str]
     cut: Callable[[str], Cut]
     number: Callable[[Iterable[str]], list[int]]
+    is_walked: Callable[[str], bool]
     hidden: dict[int, Cut]
 
     def names(self) -> Iterable[str]:
@@ -118,6 +119,8 @@ class Versioned:
             elif name in self.present:
                 out.assign[channel] = self.cut(name)
                 kept.add(channel)
+                continue
+            if not self.is_walked(name):
                 continue
             if channel in state:
                 out.seeds[channel] = 1

@@ -139,6 +139,21 @@ def all_writes(number: int) -> bytes:
     return thread(number) + b"w"
 
 
+def tags(number: int, namespace: int) -> bytes:
+    """The prefix of a namespace's tag rows."""
+    return thread(number) + b"t" + namespace.to_bytes(NAMESPACE_BYTES, "big")
+
+
+def tag(number: int, namespace: int, name: bytes) -> bytes:
+    """A tag row."""
+    return tags(number, namespace) + name_hash(name)
+
+
+def of_namespace(number: int, namespace: int) -> list[bytes]:
+    """The prefixes of all that a namespace holds, but for its own row and chunks, which are the thread's."""
+    return [thread(number) + kind + namespace.to_bytes(NAMESPACE_BYTES, "big") for kind in (b"r", b"i", b"w", b"t")]
+
+
 def task_hash(task: bytes) -> bytes:
     """What stands for a task in the key of its writes."""
     return name_hash(task)
@@ -169,6 +184,8 @@ def is_well_formed(key: bytes) -> bool:
         case b"w":
             length = len(rest) - NAMESPACE_BYTES - 1 - HASH_BYTES
             return 1 <= length <= MAX_ID_BYTES and rest[NAMESPACE_BYTES] == length
+        case b"t":
+            return len(rest) == NAMESPACE_BYTES + HASH_BYTES
         case b"c":
             return len(rest) == 1 + NUMBER_BYTES and rest[0] < SERIES
     return False

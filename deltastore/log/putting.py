@@ -125,8 +125,7 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     head, ops, order = draft.resolve(put.intent, decision)
     head.collected = collected
     record = rec.Record(
-        (rec.ANCHOR if decision.anchor else 0)
-        | (rec.PARENT_MISSING if parent.id is not None and parent.ulid is None else 0),
+        (rec.ANCHOR if decision.anchor else 0) | _missing_flags(parent, header),
         put.id or "",
         parent.id if put.id is not None else None,
         parent.ulid,
@@ -155,6 +154,13 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         head,
         packing.plan(view, header, namespace) if header and namespace else packing.NOTHING,
     )
+
+
+def _missing_flags(parent: Parent, header: rows.Header | None) -> int:
+    """Tell readers of a record that its parent wasn't stored, and whether that may be for a deletion."""
+    if parent.id is None or parent.ulid is not None:
+        return 0
+    return rec.PARENT_MISSING | (rec.PARENT_DELETED if header is not None and header.deleted else 0)
 
 
 class Addressed(Protocol):

@@ -1,16 +1,18 @@
-"""Removing one checkpoint: for good, or hidden where something still needs it.
+"""Removing checkpoints: one at a time, or as a plan of what outlives them says.
 
-A child that is a delta becomes an anchor first, where its channels can be folded without running a user's reducer; else
-the record stays, hidden. Imports packing and reading. The invariant: what stays readable reads as before.
+One alone: a child that is a delta becomes an anchor first, where its channels can be folded without running a user's
+reducer; else the record stays, hidden. Imports surviving, packing and reading. The invariant: what stays readable reads
+as before.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from deltastore.codec import recordrow
 from deltastore.codec import records as rec
-from deltastore.log import keys, packing, rows
+from deltastore.log import keys, packing, rows, surviving, tagging
 from deltastore.log import state as st
-from deltastore.log.reading import View
+from deltastore.log.reading import FoundRow, View
 from deltastore.reducers import FIRST_INTERNED_REDUCER
 from deltastore.storage.port import WriteTransaction
 
@@ -73,3 +75,60 @@ def _free_child(tx: WriteTransaction, view: View, namespace: rows.Namespace, uli
 def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: bytes, record: rec.Record) -> None:
     row = recordrow.encode_row(rec.encode_record(record), (0, 0))
     rows.put(tx, keys.record(view.thread, namespace.number, ulid), row)
+
+
+def apply(tx: WriteTransaction, view: View, header: rows.Header, plan: surviving.Plan) -> None:
+    """Do what a plan says, in the transaction that it was made in. Changes header and namespace, unstored."""
+    namespace = plan.namespace
+    if not plan.removed:
+        return
+    header.collected += 1
+    for found in plan.touched:
+        _remove_from(tx, view, namespace, found, plan.removed)
+    for id_ in plan.visible:
+        encoded = keys.encode_id(id_)
+        tx.delete(keys.by_id(view.thread, namespace.number, encoded))
+        prefix = keys.writes(view.thread, namespace.number, encoded)
+        tx.delete_range(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+    for run in plan.remnants:
+        packed = recordrow.RecordRow(
+            True,
+            tuple(ulid for ulid, _ in run),
+            tuple(remnant.record for _, remnant in run),
+            {remnant.record.id: remnant.writes for _, remnant in run if remnant.writes},
+        )
+        rows.put(tx, keys.record(view.thread, namespace.number, run[-1][0]), recordrow.encode_pack(packed))
+    for ulid, record in plan.rewritten.items():
+        _store(tx, view, namespace, ulid, record)
+    tagging.remove(tx, view.thread, namespace.number, plan.visible)
+    header.deleted += len(plan.visible)
+    header.checkpoints -= len(plan.visible)
+    namespace.count -= len(plan.visible)
+    namespace.latest = plan.latest
+    if namespace.tip in plan.removed:
+        namespace.tip = None
+
+
+def _remove_from(
+    tx: WriteTransaction, view: View, namespace: rows.Namespace, found: FoundRow, removed: Collection[bytes]
+) -> None:
+    """Take records out of the row that holds them; what stays in a pack gets rows of its own."""
+    if all(ulid in removed for ulid in found.row.ulids):
+        tx.delete(found.key)
+        if found.row.packed and not all(record.is_hidden for record in found.row.records):
+            namespace.id_packs -= 1
+        return
+    packing.explode(tx, view, namespace, found)
+    for ulid in found.row.ulids:
+        if ulid in removed:
+            tx.delete(keys.record(view.thread, namespace.number, ulid))
+
+
+def drop_namespace(tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace) -> None:
+    """Remove a namespace with all that it holds. Changes the header, unstored."""
+    for prefix in keys.of_namespace(thread, namespace.number):
+        tx.delete_range(prefix, keys.end_of(prefix))
+    rows.remove_namespace(tx, thread, namespace)
+    header.collected += 1
+    header.deleted += namespace.count
+    header.checkpoints -= namespace.count

@@ -42,7 +42,7 @@ def parse(key: bytes, data: bytes) -> Any:
 
 @dataclass(slots=True)
 class Header:
-    """A thread's header. Lists are by series."""
+    """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever."""
 
     name: bytes
     created_ms: int
@@ -55,6 +55,7 @@ class Header:
     loose_bytes: list[int] = field(default_factory=lambda: [0, 0])
     packed_up_to: list[int] = field(default_factory=lambda: [0, 0])
     checkpoints: int = 0
+    deleted: int = 0
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -64,9 +65,9 @@ class Header:
     def decode(cls, key: bytes, data: bytes) -> "Header":
         """Undo `encode`. Raises ChecksumError."""
         match parse(key, data):
-            case [bytes(), int(), int(), bytes() | None, [int(), int()], int(), int(), *lists, int()] as fields if all(
-                _is_by_series(item) for item in lists
-            ) and len(fields) == len(cls.__slots__):
+            case [bytes(), int(), int(), bytes() | None, next_chunk, int(), int(), *lists, int(), int()] as fields if (
+                len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (next_chunk, *lists))
+            ):
                 return cls(*fields)
         raise ChecksumError(f"row {key.hex()} is no thread header")
 
@@ -150,6 +151,17 @@ def store_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> 
     row = get(tx, key)
     others = [] if row is None else [found for found in decode_namespaces(key, row) if found.name != namespace.name]
     put(tx, key, ormsgpack.packb([found.fields() for found in (*others, namespace)]))
+
+
+def remove_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> None:
+    """Remove a namespace's row, but for those that share its hash."""
+    key = keys.namespace(thread, namespace.name)
+    row = get(tx, key)
+    others = [] if row is None else [found for found in decode_namespaces(key, row) if found.name != namespace.name]
+    if others:
+        put(tx, key, ormsgpack.packb([found.fields() for found in others]))
+    else:
+        tx.delete(key)
 
 
 def load_namespaces(tx: ReadTransaction, thread: int) -> list[Namespace]:

@@ -5,12 +5,12 @@ Imports reading, finding and rows. The invariant: a walk returns what InMemorySa
 was lost.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from deltastore import ulid as ulids
-from deltastore.codec.records import Record, Value
-from deltastore.errors import BrokenChainError
+from deltastore.codec.records import HISTORY_ENDS, PARENT_DELETED, Record, Value
+from deltastore.errors import BrokenChainError, CheckpointNotFoundError
 from deltastore.log import finding, rows
 from deltastore.log.reading import View
 
@@ -26,35 +26,46 @@ class Walked:
 def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collection[int]) -> dict[int, Walked]:
     """Walk from a checkpoint's parent up, for each channel as far as the nearest ancestor that has its value.
 
-    The target's own value and writes don't count; the seed's writes do. Raises BrokenChainError.
+    The target's own value and writes don't count; the seed's writes do.
+    Raises BrokenChainError, CheckpointNotFoundError where an ancestor was deleted before its child was put.
     """
     found = {channel: Walked() for channel in channels}
     remaining = set(channels)
     seen = {target}
-    current = _parent(view, namespace, target, view.record(namespace.number, target))
-    while current is not None and remaining and current[0] not in seen:
+    record = view.record(namespace.number, target)
+    current = _up(view, namespace, target, record) if record is not None and remaining else None
+    while current is not None and current[0] not in seen:
         ulid, record = current
         seen.add(ulid)
-        _collect(view, namespace, record.id, remaining, found)
+        _collect(view, namespace, ulid, record, remaining, found)
         absent = {channel for channel, _ in record.seeds}
         if not remaining <= absent:  # else the record itself says that it has no value of these
             state = view.state(namespace.number, ulid)
             for channel in [channel for channel in remaining if channel in state]:
                 found[channel].seed = state[channel].value
                 remaining.discard(channel)
-        current = _parent(view, namespace, ulid, record)
+        current = _up(view, namespace, ulid, record) if remaining else None
     for walked in found.values():
         walked.writes.reverse()
     return found
 
 
 def _collect(
-    view: View, namespace: rows.Namespace, id_: str, channels: Collection[int], found: dict[int, Walked]
+    view: View,
+    namespace: rows.Namespace,
+    ulid: bytes,
+    record: Record,
+    channels: Collection[int],
+    found: dict[int, Walked],
 ) -> None:
     """Add the writes of one ancestor, the last of them first: the walk goes backwards."""
+    own = None
+    if record.is_remnant:
+        holder = view.row_of(namespace.number, ulid)
+        own = holder.row.writes.get(record.id, {}) if holder else {}
     writes = [
         (write.path, task, write.idx, write)
-        for task, by_idx in finding.tasks(view, namespace, id_).items()
+        for task, by_idx in tasks_at(view, namespace, record, own).items()
         for write in by_idx.values()
         if write.channel in channels
     ]
@@ -62,22 +73,58 @@ def _collect(
         found[write.channel].writes.append((task, write))
 
 
-def _parent(view: View, namespace: rows.Namespace, ulid: bytes, record: Record | None) -> tuple[bytes, Record] | None:
-    """Return a record's parent; None at a root, or where it wasn't stored when the record was put and isn't now."""
-    if record is None or (record.parent is None and record.parent_id is None):
+def tasks_at(view: View, namespace: rows.Namespace, record: Record, own: dict[bytes, bytes] | None) -> rows.Tasks:
+    """Return the writes that a walk finds at a record: those of its id, or a remnant's own, which its row holds."""
+    if own is None:
+        return finding.tasks(view, namespace, record.id)
+    out: rows.Tasks = {}
+    for hashed, row in own.items():
+        out |= rows.decode_tasks(hashed, row)
+    return out
+
+
+def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> tuple[bytes, Record] | None:
+    if record.flags & PARENT_DELETED and finding.find(view, namespace, record.parent_id or "") is None:
+        raise CheckpointNotFoundError(
+            f"thread {view.name!r}: checkpoint {record.id!r} was put after its parent {record.parent_id!r} had been "
+            "deleted, so the history of its delta channels is lost. Go on from a checkpoint before it, or overwrite "
+            "these channels"
+        )
+    return parent_of(
+        view,
+        ulid,
+        record,
+        lambda parent: view.record(namespace.number, parent),
+        lambda id_: finding.find(view, namespace, id_),
+    )
+
+
+def parent_of(
+    view: View,
+    ulid: bytes,
+    record: Record,
+    lookup: Callable[[bytes], Record | None],
+    find: Callable[[str], bytes | None],
+) -> tuple[bytes, Record] | None:
+    """Return a record's parent as a walk finds it; None at a root, or where it wasn't stored when the record was put
+    and isn't now. `lookup` finds records, `find` visible ids. Raises BrokenChainError.
+    """
+    if record.flags & HISTORY_ENDS:
         return None
-    parent = record.parent if record.parent is not None else finding.find(view, namespace, record.parent_id or "")
+    parent = record.parent
     if parent is None:
-        return None
-    found = view.record(namespace.number, parent)
+        parent = None if record.parent_id is None else find(record.parent_id)
+        if parent is None:
+            return None
+    found = lookup(parent)
     if found is None:
         raise BrokenChainError(
             f"thread {view.name!r}: {ulids.to_text(parent)}, the parent of checkpoint {record.id!r} "
             f"({ulids.to_text(ulid)}), is missing. Rows were lost or damaged; run check, and restore from a backup"
         )
-    if found.is_hidden:  # deleted; or its id was put again, and then parents lead there, as a reader of tuples goes
-        again = finding.find(view, namespace, found.id)
-        record = view.record(namespace.number, again) if again is not None else None
-        if again is not None and record is not None:
-            return again, record
+    if found.is_hidden and not found.is_remnant:  # its id was put again: parents lead there, as a reader of tuples goes
+        again = find(found.id)
+        taken_over = None if again is None else lookup(again)
+        if again is not None and taken_over is not None:
+            return again, taken_over
     return parent, found

@@ -10,13 +10,13 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError
-from deltastore.log import finding, keys, rows
+from deltastore.log import finding, keys, rows, tagging
 from deltastore.log import state as st
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction
 from deltastore.upkeep.report import Tally
 
-_THREAD_KINDS = frozenset(b"hnriwc")
+_THREAD_KINDS = frozenset(b"hnriwtc")
 
 
 class ThreadCheck:
@@ -50,6 +50,9 @@ class ThreadCheck:
         self._writes(ids)
         self._numbers(b"r", {namespace.number for namespace in namespaces})
         self._numbers(b"i", {namespace.number for namespace in namespaces if namespace.front != rows.NATIVE})
+        self._numbers(b"t", {namespace.number for namespace in namespaces})
+        for namespace in namespaces:
+            self._tags(namespace, ids[namespace.number])
         counted = sum(namespace.count for namespace in namespaces)
         if counted != header.checkpoints:
             self._problem(f"its header counts {header.checkpoints} checkpoints, its namespaces {counted}")
@@ -162,7 +165,7 @@ class ThreadCheck:
                     self._tasks(rows.decode_tasks(found.key, row), f"packed writes of {id_!r}, task {task.hex()}")
         self._folds(state, where)
         self._unneeded(held.get(previous or b""), namespace)
-        self._parents(held, namespace, where)
+        self._parents(held, namespace, header, where)
         if header.last_ulid is not None and previous is not None and previous > header.last_ulid:
             self._problem(f"{where}: record {ulids.to_text(previous)} is newer than the header's last")
         self._tip(namespace, visible, previous, where)
@@ -214,9 +217,13 @@ class ThreadCheck:
         if last is not None and last.is_hidden and namespace.front == rows.NATIVE:
             self.tally.garbage_records += 1
 
-    def _parents(self, held: dict[bytes, rec.Record], namespace: rows.Namespace, where: str) -> None:
+    def _parents(
+        self, held: dict[bytes, rec.Record], namespace: rows.Namespace, header: rows.Header, where: str
+    ) -> None:
         for ulid, record in held.items():
-            if record.parent is not None and record.parent >= ulid:
+            # a deletion may lead the way to one that was put late, after what names it as parent
+            moved = record.parent is not None and namespace.front != rows.NATIVE and header.deleted
+            if record.parent is not None and record.parent >= ulid and not moved:
                 self._problem(
                     f"{where}: the parent of {record.id or ulids.to_text(ulid)!r} is {ulids.to_text(record.parent)}, "
                     "which isn't older"
@@ -253,6 +260,20 @@ class ThreadCheck:
             self._problem(f"{where}: {packs} record packs are listed by id, {namespace.id_packs} are counted")
         if counted != len(visible):
             self._problem(f"{where}: {counted} ids are listed, {len(visible)} checkpoints are there")
+
+    def _tags(self, namespace: rows.Namespace, ids: set[str]) -> None:
+        prefix = keys.tags(self.number, namespace.number)
+        for key, row in self.tx.scan(prefix, keys.end_of(prefix)):
+            try:
+                entries = tagging.decode(key, unseal(key, row))
+            except CorruptionError as error:
+                self._problem(error)
+                continue
+            for name, id_ in entries:
+                if keys.tag(self.number, namespace.number, name) != key:
+                    self._problem(f"row {key.hex()} holds a tag that belongs elsewhere")
+                if id_ not in ids:
+                    self._problem(f"row {key.hex()} tags checkpoint {id_!r}, which isn't there")
 
     # --- writes
 

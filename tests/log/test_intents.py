@@ -60,7 +60,9 @@ def versioned(versions: dict[str, Any], present: set[str], cutter: Encoder | Non
     def number(names: Iterable[str]) -> list[int]:
         return [NUMBERS[name] for name in names]
 
-    return Versioned(versions, frozenset(present), cutter or Encoder(), number, hidden)
+    return Versioned(
+        versions, frozenset(present), cutter or Encoder(), number, lambda name: not name.startswith("own:"), hidden
+    )
 
 
 class TestVersioned:

@@ -1,0 +1,79 @@
+"""Erasing: a deletion after which nothing of what went is kept for the histories of others.
+
+Only the graph can fold LangGraph's DeltaChannels, so the caller is told what is lacking, and hands in the values that
+take its place. Imports choosing, deleting and putting. The invariant: what stays has every value that its history gave.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from deltastore.codec import chunkrow
+from deltastore.codec import records as rec
+from deltastore.codec import spans as sp
+from deltastore.codec.blobs import Cut
+from deltastore.log import choosing, deleting, finding, keys, putting, surviving
+from deltastore.log.placing import NewChunks
+from deltastore.log.reading import View
+from deltastore.storage.port import ReadTransaction, WriteTransaction
+
+Folded = Mapping[bytes, Mapping[int, Cut]]
+"""By the ULID of a checkpoint that stays: channel → the value that its history gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A checkpoint that stays, and the channels, by number, whose history would need what goes."""
+
+    namespace: str
+    id: str
+    ulid: bytes
+    channels: frozenset[int]
+
+
+def lacks(tx: ReadTransaction, name: str, choose: choosing.Choose) -> list[Lack]:
+    """Return what a choice, made `with_needs`, would have to keep for others; an unknown thread lacks nothing."""
+    found = finding.find_thread(tx, name)
+    if found is None:
+        return []
+    view = View(tx, found[0], name)
+    out: list[Lack] = []
+    for plan in choose(view).plans:
+        for ulid, channels in plan.needs.items():
+            record = view.record(plan.namespace.number, ulid)
+            if record is not None:
+                out.append(Lack(keys.decode_name(plan.namespace.name), record.id, ulid, channels))
+    return out
+
+
+def erase(
+    tx: WriteTransaction, name: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: Folded
+) -> deleting.Outcome | str:
+    """Delete what is chosen, given the checkpoints that get folded values; a text says why others are lacking now."""
+    found = finding.find_thread(tx, name)
+    if found is None:
+        return deleting.NOTHING
+    thread, header = found
+    view = View(tx, thread, name)
+    choice = choose(folded.keys())(view)
+    if any(plan.remnants for plan in choice.plans):
+        return "others put checkpoints meanwhile whose history needs what goes"
+    new = NewChunks(header.next_chunk[0])
+    choice = replace(choice, plans=tuple(_with_values(plan, folded, new) for plan in choice.plans))
+    row = new.row({})
+    if row is not None:
+        bases = (header.next_chunk[0], header.next_chunk[1])
+        putting.take_numbers(tx, thread, header, bases, ((row, chunkrow.encode_body(row)), None))
+    return deleting.apply_choice(tx, view, header, choice)
+
+
+def _with_values(plan: surviving.Plan, folded: Folded, new: NewChunks) -> surviving.Plan:
+    rewritten = dict(plan.rewritten)
+    for ulid in folded.keys() & rewritten.keys():
+        record, values = rewritten[ulid], folded[ulid]
+        ops = [
+            rec.Set(channel, 0, rec.Value(cut.kind, sp.of_numbers([new.place(blob) for blob in cut.blobs])))
+            for channel, cut in values.items()
+        ]
+        seeds = tuple(seed for seed in record.seeds if seed[0] not in values)
+        rewritten[ulid] = replace(record, ops=(*record.ops, *ops), seeds=seeds)
+    return replace(plan, rewritten=rewritten)

@@ -1,0 +1,98 @@
+"""What every machine does: open a store through two handles, reopen them, and check all at the end."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import deltastore
+from deltastore import Store, check
+from deltastore.log import policy
+from deltastore.storage.memory import MemoryStorage
+from tests.conftest import MACHINE_STEPS, STEPS_PER_EXAMPLE
+from tests.vocabulary import picks
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Two handles on one store; after each step `check` must find nothing."""
+
+    kind = "memory"
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="deltastore-machine-"))
+        self.memory = MemoryStorage()
+        self.handles: list[Store] = []
+
+    @initialize(first=st.integers(1, 7), second=st.integers(1, 7))
+    def open_both(self, first: int, second: int) -> None:
+        self.handles = [self._open(first), self._open(second)]
+
+    def _open(self, frequency: int) -> Store:
+        if self.kind == "memory":
+            return Store(self.memory, snapshot_frequency=frequency, **self.options)
+        return deltastore.open(self.folder / "store.ds", sync="none", snapshot_frequency=frequency, **self.options)
+
+    def handle(self, pick: int) -> Store:
+        return self.handles[pick % 2]
+
+    @rule(pick=picks, frequency=st.integers(1, 7))
+    def reopen(self, pick: int, frequency: int) -> None:
+        if self.kind == "lmdb":
+            self.handle(pick).close()
+        self.handles[pick % 2] = self._open(frequency)
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        if self.handles:
+            report = check(self.handles[0])
+            assert report.ok, report.problems
+
+    def teardown(self) -> None:
+        try:
+            if self.handles:
+                self.compare_everything()
+        finally:
+            for handle in self.handles if self.kind == "lmdb" else ():
+                handle.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many checkpoints each thread has that has any."""
+        raise NotImplementedError
+
+    def compare(self, handle: Store) -> None:
+        """Compare all that a handle reads with the model."""
+        raise NotImplementedError
+
+    def compare_everything(self) -> None:
+        for handle in self.handles:
+            assert {info.name: info.checkpoints for info in handle.threads()} == self.counts()
+            self.compare(handle)
+
+
+def run(
+    machine: type[StoreMachine], kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run a machine on one storage, for its half of the profile's steps."""
+    # small packs, so that a few dozen steps make many, and change what is in them
+    monkeypatch.setattr(policy, "MIN_LOOSE_ROWS", 4)
+    monkeypatch.setattr(policy, "MIN_LOOSE_BYTES", 20_000)
+    monkeypatch.setattr(policy, "MAX_PACK_BYTES", 40_000)
+    monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
+    steps = MACHINE_STEPS[request.config.getoption("--profile")] // 2
+    run_state_machine_as_test(
+        type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),
+        settings=settings(
+            max_examples=steps // STEPS_PER_EXAMPLE,
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
