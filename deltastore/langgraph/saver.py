@@ -31,11 +31,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deltastore.codec.blobs import Codec, Cut, assemble, cut, encode_whole
+from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
-from deltastore.langgraph.serializer import codec_for
+from deltastore.langgraph import filters
+from deltastore.langgraph.serializer import OpaqueCodec, codec_for
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
@@ -75,7 +76,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         self.strict = strict
         self._log = store.log
         self._owns_store = False
-        self._made: tuple[SerializerProtocol, Codec] | None = None
+        self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None
 
     @classmethod
     def from_path(
@@ -99,7 +100,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         return saver
 
     @property
-    def _codec(self) -> Codec:
+    def _codec(self) -> OpaqueCodec:
         """The codec of the serializer, made anew where somebody gave the saver another one."""
         made = self._made
         if made is None or made[0] is not self.serde:
@@ -363,15 +364,20 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Iterate over checkpoints, the greatest id first; across threads thread by thread, the newest created first.
 
+        `filter` names metadata that must be as given: compared as stored, type by type (True isn't 1, 1 isn't 1.0, a
+        tuple is the list it became); None matches a key that is None or missing.
+
         Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as
-        `get_tuple` does.
+        `get_tuple` does, InvalidInputError for a filter that isn't a dict, EncodeError naming the key where a value
+        of it can't be stored.
         """
+        wanted = filters.as_stored(filter, self._codec.reload)
         limit_id = _id(before) if before else None
         left = None if limit is None else max(limit, 0)
         for thread_id, thread in self._threads(config):
             if left == 0:
                 return
-            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, filter))
+            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, wanted))
             # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
             size = 1 if left is None else min(left, PAGE)
             while page := list(islice(entries, size if left is None else min(size, left))):
@@ -391,16 +397,13 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate as `list` does, each step off the event loop."""
+        """Iterate as `list` does, each step off the event loop. Filters and errors are those of `list`."""
         items = self.list(config, filter=filter, before=before, limit=limit)
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
 
-    def _matches(self, entry: Entry, wanted: dict[str, Any] | None) -> bool:
-        if not wanted:
-            return True
-        metadata = self._codec.decode(entry.record.metadata)
-        return all(metadata.get(key) == value for key, value in wanted.items())
+    def _matches(self, entry: Entry, wanted: dict[str, Any]) -> bool:
+        return not wanted or filters.matches(wanted, self._codec.decode(entry.record.metadata))
 
     def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
         if config:

@@ -15,7 +15,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from deltastore.codec import blobs as bl
-from deltastore.codec.blobs import Codec
 from deltastore.errors import ChecksumError
 from deltastore.langgraph import messages
 from deltastore.langgraph.strict import refusing
@@ -39,7 +38,7 @@ TypeOf = Callable[[int], str]
 """Gives the name of an interned tag."""
 
 
-def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> Codec:
+def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> "OpaqueCodec":
     """Return the codec for a serializer: element by element where that is known to be exact, else opaque.
 
     With `strict`, a class that the allowlist refuses raises TypeRefusedError instead of coming back as its parts.
@@ -82,6 +81,10 @@ class OpaqueCodec:
             if writer != self.name:  # it may have a kind of the same name
                 raise bl.wrong_writer(writer, self)
         return self._loads((kind, blob[1:]))
+
+    def reload(self, value: Any) -> Any:
+        """Return what a value comes back as, without the store. Raises what the serializer raises."""
+        return self._loads(self.serde.dumps_typed(value))
 
     def _known_tag(self, kind: str) -> int | None:
         return None
