@@ -28,6 +28,7 @@
         ├── ChecksumError                   a row fails its checksum or can't be parsed
         └── BrokenChainError                a row that a checkpoint needs is missing
 
+One warning stands apart: DegradedValueWarning (UserWarning), a value that comes back otherwise than it was put.
 This module imports nothing of the project.
 """
 
@@ -190,3 +191,12 @@ class BrokenChainError(CorruptionError):
     """A row that a checkpoint needs is missing."""
 
     code = "broken-chain"
+
+
+class DegradedValueWarning(UserWarning):
+    """A value was stored, but its serializer gives it back otherwise: names the channel and the path within it."""
+
+    def __init__(self, message: str, *, channel: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.channel = channel
+        self.path = path

@@ -37,6 +37,7 @@ from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
 from deltastore.langgraph import filters
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
+from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
@@ -65,15 +66,25 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
     """
 
-    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None, strict: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
+        validate: bool = False,
+    ) -> None:
         """Use an open store, which stays the caller's to close.
 
         `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
-        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
+        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read. With
+        `validate`, each value put is compared with what it will come back as, and a DegradedValueWarning names what
+        differs.
         """
         super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
         self.store = store
         self.strict = strict
+        self.validate = validate
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None
@@ -86,16 +97,17 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         snapshot_frequency: int | None = None,
         serde: SerializerProtocol | None = None,
         strict: bool = False,
+        validate: bool = False,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the
-        class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict` and `validate`
+        those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
-        saver = cls(store, serde=serde, strict=strict)
+        saver = cls(store, serde=serde, strict=strict, validate=validate)
         saver._owns_store = True
         return saver
 
@@ -180,6 +192,9 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         described = get_checkpoint_metadata(config, metadata)
         root = (described.get("parents") or {}).get("")
         frame = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        encoded = encode_whole(described, self._codec, "metadata")
+        if self.validate:
+            warn_of_losses("metadata", described, partial(self._codec.decode, encoded))
         return Put(
             thread=thread,
             namespace=namespace,
@@ -190,7 +205,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             time_ms=self._log.now_ms(),
             root=root if isinstance(root, str) else None,
             frame=encode_whole(frame, self._codec, "checkpoint"),
-            metadata=encode_whole(described, self._codec, "metadata"),
+            metadata=encoded,
             intent=self._intent(thread, namespace, parent, checkpoint),
             codec=self._codec,
         )
@@ -207,7 +222,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
             if name in values:
                 same = head is not None and name in before and before[name] == version
-                cuts[name] = (self._kept(head, name) if head and same else None) or cut(values[name], self._codec, name)
+                cuts[name] = (self._kept(head, name) if head and same else None) or self._cut(name, values[name])
         return Versioned(
             versions=versions,
             present=frozenset(values),
@@ -218,6 +233,13 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                 SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
             },
         )
+
+    def _cut(self, channel: str, value: Any) -> Cut:
+        """Take a value apart, and with `validate` warn of what won't come back. Raises EncodeError."""
+        made = cut(value, self._codec, channel)
+        if self.validate:
+            warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
+        return made
 
     def _kept(self, head: Head, name: str) -> Cut | None:
         """Return a channel's value as the head holds it, encoded; None where it doesn't."""
@@ -254,7 +276,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         made: dict[int, tuple[int, str, Cut]] = {}
         for place, (channel, value) in enumerate(writes):
             idx = WRITES_IDX_MAP.get(channel, place)
-            made[idx] = (idx, channel, cut(value, self._codec, channel))
+            made[idx] = (idx, channel, self._cut(channel, value))
         return PutWrites(
             thread,
             namespace,
