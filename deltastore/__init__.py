@@ -32,6 +32,7 @@ from deltastore.errors import (
     SyncModeError,
     ThreadExistsError,
     ThreadNotFoundError,
+    TypeLostError,
     TypeRefusedError,
     UnavailableError,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "ThreadExistsError",
     "ThreadInfo",
     "ThreadNotFoundError",
+    "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
     "check",

@@ -23,7 +23,8 @@
     │   ├── FormatError                     another format version
     │   ├── ReducerMismatchError            another reducer, or another version of it
     │   ├── CodecMismatchError              another serializer
-    │   └── TypeRefusedError                a class that the serializer's allowlist doesn't name
+    │   ├── TypeRefusedError                a class that the serializer's allowlist doesn't name
+    │   └── TypeLostError                   a class that is gone, or refuses what was stored
     └── CorruptionError                     stored bytes aren't what was written: check, then restore
         ├── ChecksumError                   a row fails its checksum or can't be parsed
         └── BrokenChainError                a row that a checkpoint needs is missing
@@ -173,6 +174,12 @@ class TypeRefusedError(MismatchError):
     """A stored object's class isn't on the serializer's allowlist, and strict loading refuses to hand out its parts."""
 
     code = "type-refused"
+
+
+class TypeLostError(MismatchError):
+    """A stored object's class is gone or refuses what was stored, and strict loading won't hand out its parts."""
+
+    code = "type-lost"
 
 
 class CorruptionError(DeltastoreError):

@@ -37,6 +37,7 @@ from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
 from deltastore.langgraph import filters
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
+from deltastore.langgraph.strict import restricted
 from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
@@ -77,11 +78,11 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         """Use an open store, which stays the caller's to close.
 
         `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
-        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read. With
-        `validate`, each value put is compared with what it will come back as, and a DegradedValueWarning names what
-        differs.
+        by default LangGraph's and langchain-core's; when it is read, any other raises TypeRefusedError, and one that
+        is gone TypeLostError. With `validate`, each value put is compared with what it will come back as, and a
+        DegradedValueWarning names what differs. Raises InvalidInputError for a serializer that can't be strict.
         """
-        super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
+        super().__init__(serde=restricted(serde or JsonPlusSerializer()) if strict else serde)
         self.store = store
         self.strict = strict
         self.validate = validate
@@ -107,7 +108,11 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
-        saver = cls(store, serde=serde, strict=strict, validate=validate)
+        try:
+            saver = cls(store, serde=serde, strict=strict, validate=validate)
+        except BaseException:
+            store.close()
+            raise
         saver._owns_store = True
         return saver
 

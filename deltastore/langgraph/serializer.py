@@ -17,7 +17,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from deltastore.codec import blobs as bl
 from deltastore.errors import ChecksumError
 from deltastore.langgraph import messages
-from deltastore.langgraph.strict import refusing
+from deltastore.langgraph.rebuilding import Loads
+from deltastore.langgraph.strict import refusing, restricted
 
 _MSGPACK = "msgpack"
 _OPAQUE_TAGS = {
@@ -30,8 +31,6 @@ _OPAQUE_TYPES = {tag: kind for kind, tag in _OPAQUE_TAGS.items()}
 _ONE_ELEMENT, _ONE_ENTRY = 0x91, 0x81
 """What msgpack begins a list of one with, and a dict of one."""
 
-Loads = Callable[[tuple[str, bytes]], Any]
-"""A serializer's `loads_typed`."""
 TagOf = Callable[[str], int]
 """Gives the tag of an interned kind of data, by name."""
 TypeOf = Callable[[int], str]
@@ -41,8 +40,11 @@ TypeOf = Callable[[int], str]
 def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> "OpaqueCodec":
     """Return the codec for a serializer: element by element where that is known to be exact, else opaque.
 
-    With `strict`, a class that the allowlist refuses raises TypeRefusedError instead of coming back as its parts.
+    With `strict`, a class that the allowlist refuses, or that can't be rebuilt, raises TypeRefusedError or
+    TypeLostError instead of coming back as its parts. Raises InvalidInputError as `restricted` does.
     """
+    if strict:
+        serde = restricted(serde)
     loads = refusing(serde) if strict else serde.loads_typed
     if type(serde) is JsonPlusSerializer:
         return JsonPlusCodec(serde, loads, tag_of, type_of)
