@@ -12,10 +12,11 @@ from operator import itemgetter
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from deltastore.codec import blobs as bl
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 from deltastore.langgraph import messages
 from deltastore.langgraph.rebuilding import Loads
 from deltastore.langgraph.strict import refusing, restricted
@@ -67,6 +68,8 @@ class OpaqueCodec:
     def encode(self, value: Any) -> bytes:
         """Return a value as an opaque blob. Raises what the serializer raises."""
         kind, data = self.serde.dumps_typed(value)
+        if self._is_plain(kind):
+            raise EncodeError(f"{self.name} gives it unencrypted, as {kind!r}")
         tag = self._known_tag(kind)
         if tag is None:
             tag = self._tag_of(f"{self.name}\x001\x00opaque\x00{kind}")
@@ -82,11 +85,20 @@ class OpaqueCodec:
             writer, _, _, kind = self._type_of(tag).split("\0", 3)
             if writer != self.name:  # it may have a kind of the same name
                 raise bl.wrong_writer(writer, self)
+        if self._is_plain(kind):
+            raise CodecMismatchError(
+                f"a value of kind {kind!r} is stored unencrypted, which {self.name} never writes: somebody else put it "
+                "there. There is no option to read it; restore it, or put the state again"
+            )
         return self._loads((kind, blob[1:]))
 
     def reload(self, value: Any) -> Any:
         """Return what a value comes back as, without the store. Raises what the serializer raises."""
         return self._loads(self.serde.dumps_typed(value))
+
+    def _is_plain(self, kind: str) -> bool:
+        """Tell whether data that should be encrypted isn't: LangGraph's serializer would load it all the same."""
+        return isinstance(self.serde, EncryptedSerializer) and "+" not in kind
 
     def _known_tag(self, kind: str) -> int | None:
         return None
