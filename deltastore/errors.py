@@ -23,11 +23,13 @@
     │   ├── FormatError                     another format version
     │   ├── ReducerMismatchError            another reducer, or another version of it
     │   ├── CodecMismatchError              another serializer
-    │   └── TypeRefusedError                a class that the serializer's allowlist doesn't name
+    │   ├── TypeRefusedError                a class that the serializer's allowlist doesn't name
+    │   └── TypeLostError                   a class that is gone, or refuses what was stored
     └── CorruptionError                     stored bytes aren't what was written: check, then restore
         ├── ChecksumError                   a row fails its checksum or can't be parsed
         └── BrokenChainError                a row that a checkpoint needs is missing
 
+One warning stands apart: DegradedValueWarning (UserWarning), a value that comes back otherwise than it was put.
 This module imports nothing of the project.
 """
 
@@ -174,6 +176,12 @@ class TypeRefusedError(MismatchError):
     code = "type-refused"
 
 
+class TypeLostError(MismatchError):
+    """A stored object's class is gone or refuses what was stored, and strict loading won't hand out its parts."""
+
+    code = "type-lost"
+
+
 class CorruptionError(DeltastoreError):
     """Stored bytes aren't what was written."""
 
@@ -190,3 +198,12 @@ class BrokenChainError(CorruptionError):
     """A row that a checkpoint needs is missing."""
 
     code = "broken-chain"
+
+
+class DegradedValueWarning(UserWarning):
+    """A value was stored, but its serializer gives it back otherwise: names the channel and the path within it."""
+
+    def __init__(self, message: str, *, channel: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.channel = channel
+        self.path = path

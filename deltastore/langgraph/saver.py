@@ -33,12 +33,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
-from deltastore.codec.blobs import Codec, Cut, assemble, cut, encode_whole
+from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError, ThreadNotFoundError
-from deltastore.langgraph import deletions
-from deltastore.langgraph.serializer import codec_for
+from deltastore.langgraph import deletions, filters
+from deltastore.langgraph.serializer import OpaqueCodec, codec_for
+from deltastore.langgraph.strict import restricted
+from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import choosing, keys, rows
 from deltastore.log.engine import Entry
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
@@ -73,18 +75,28 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
     """
 
-    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None, strict: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
+        validate: bool = False,
+    ) -> None:
         """Use an open store, which stays the caller's to close.
 
         `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
-        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
+        by default LangGraph's and langchain-core's; when it is read, any other raises TypeRefusedError, and one that
+        is gone TypeLostError. With `validate`, each value put is compared with what it will come back as, and a
+        DegradedValueWarning names what differs. Raises InvalidInputError for a serializer that can't be strict.
         """
-        super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
+        super().__init__(serde=restricted(serde or JsonPlusSerializer()) if strict else serde)
         self.store = store
         self.strict = strict
+        self.validate = validate
         self._log = store.log
         self._owns_store = False
-        self._made: tuple[SerializerProtocol, Codec] | None = None
+        self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None
 
     @classmethod
     def from_path(
@@ -94,21 +106,26 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         snapshot_frequency: int | None = None,
         serde: SerializerProtocol | None = None,
         strict: bool = False,
+        validate: bool = False,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the
-        class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict` and `validate`
+        those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
-        saver = cls(store, serde=serde, strict=strict)
+        try:
+            saver = cls(store, serde=serde, strict=strict, validate=validate)
+        except BaseException:
+            store.close()
+            raise
         saver._owns_store = True
         return saver
 
     @property
-    def _codec(self) -> Codec:
+    def _codec(self) -> OpaqueCodec:
         """The codec of the serializer, made anew where somebody gave the saver another one."""
         made = self._made
         if made is None or made[0] is not self.serde:
@@ -188,6 +205,9 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         described = get_checkpoint_metadata(config, metadata)
         root = (described.get("parents") or {}).get("")
         frame = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
+        encoded = encode_whole(described, self._codec, "metadata")
+        if self.validate:
+            warn_of_losses("metadata", described, partial(self._codec.decode, encoded))
         return Put(
             thread=thread,
             namespace=namespace,
@@ -198,7 +218,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             time_ms=self._log.now_ms(),
             root=root if isinstance(root, str) else None,
             frame=encode_whole(frame, self._codec, "checkpoint"),
-            metadata=encode_whole(described, self._codec, "metadata"),
+            metadata=encoded,
             intent=self._intent(thread, namespace, parent, checkpoint),
             codec=self._codec,
         )
@@ -215,7 +235,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
             if name in values:
                 same = head is not None and name in before and before[name] == version
-                cuts[name] = (self._kept(head, name) if head and same else None) or cut(values[name], self._codec, name)
+                cuts[name] = (self._kept(head, name) if head and same else None) or self._cut(name, values[name])
         return Versioned(
             versions=versions,
             present=frozenset(values),
@@ -227,6 +247,13 @@ class DeltaSaver(BaseCheckpointSaver[str]):
                 SEEN_CHANNEL: cut(seen, STRICT, "versions_seen"),
             },
         )
+
+    def _cut(self, channel: str, value: Any) -> Cut:
+        """Take a value apart, and with `validate` warn of what won't come back. Raises EncodeError."""
+        made = cut(value, self._codec, channel)
+        if self.validate:
+            warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
+        return made
 
     def _kept(self, head: Head, name: str) -> Cut | None:
         """Return a channel's value as the head holds it, encoded; None where it doesn't."""
@@ -263,7 +290,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         made: dict[int, tuple[int, str, Cut]] = {}
         for place, (channel, value) in enumerate(writes):
             idx = WRITES_IDX_MAP.get(channel, place)
-            made[idx] = (idx, channel, cut(value, self._codec, channel))
+            made[idx] = (idx, channel, self._cut(channel, value))
         return PutWrites(
             thread,
             namespace,
@@ -480,15 +507,20 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Iterate over checkpoints, the greatest id first; across threads thread by thread, the newest created first.
 
+        `filter` names metadata that must be as given: compared as stored, type by type (True isn't 1, 1 isn't 1.0, a
+        tuple is the list it became); None matches a key that is None or missing.
+
         Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as
-        `get_tuple` does.
+        `get_tuple` does, InvalidInputError for a filter that isn't a dict, EncodeError naming the key where a value
+        of it can't be stored.
         """
+        wanted = filters.as_stored(filter, self._codec.reload)
         limit_id = _id(before) if before else None
         left = None if limit is None else max(limit, 0)
         for thread_id, thread in self._threads(config):
             if left == 0:
                 return
-            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, filter))
+            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, wanted))
             # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
             size = 1 if left is None else min(left, PAGE)
             while page := list(islice(entries, size if left is None else min(size, left))):
@@ -508,16 +540,13 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Iterate as `list` does, each step off the event loop."""
+        """Iterate as `list` does, each step off the event loop. Filters and errors are those of `list`."""
         items = self.list(config, filter=filter, before=before, limit=limit)
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
 
-    def _matches(self, entry: Entry, wanted: dict[str, Any] | None) -> bool:
-        if not wanted:
-            return True
-        metadata = self._codec.decode(entry.record.metadata)
-        return all(metadata.get(key) == value for key, value in wanted.items())
+    def _matches(self, entry: Entry, wanted: dict[str, Any]) -> bool:
+        return not wanted or filters.matches(wanted, self._codec.decode(entry.record.metadata))
 
     def _threads(self, config: RunnableConfig | None) -> Iterator[tuple[Any, str]]:
         if config:

@@ -12,13 +12,14 @@ from operator import itemgetter
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from deltastore.codec import blobs as bl
-from deltastore.codec.blobs import Codec
-from deltastore.errors import ChecksumError
+from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 from deltastore.langgraph import messages
-from deltastore.langgraph.strict import refusing
+from deltastore.langgraph.rebuilding import Loads
+from deltastore.langgraph.strict import refusing, restricted
 
 _MSGPACK = "msgpack"
 _OPAQUE_TAGS = {
@@ -31,19 +32,20 @@ _OPAQUE_TYPES = {tag: kind for kind, tag in _OPAQUE_TAGS.items()}
 _ONE_ELEMENT, _ONE_ENTRY = 0x91, 0x81
 """What msgpack begins a list of one with, and a dict of one."""
 
-Loads = Callable[[tuple[str, bytes]], Any]
-"""A serializer's `loads_typed`."""
 TagOf = Callable[[str], int]
 """Gives the tag of an interned kind of data, by name."""
 TypeOf = Callable[[int], str]
 """Gives the name of an interned tag."""
 
 
-def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> Codec:
+def codec_for(serde: SerializerProtocol, tag_of: TagOf, type_of: TypeOf, *, strict: bool = False) -> "OpaqueCodec":
     """Return the codec for a serializer: element by element where that is known to be exact, else opaque.
 
-    With `strict`, a class that the allowlist refuses raises TypeRefusedError instead of coming back as its parts.
+    With `strict`, a class that the allowlist refuses, or that can't be rebuilt, raises TypeRefusedError or
+    TypeLostError instead of coming back as its parts. Raises InvalidInputError as `restricted` does.
     """
+    if strict:
+        serde = restricted(serde)
     loads = refusing(serde) if strict else serde.loads_typed
     if type(serde) is JsonPlusSerializer:
         return JsonPlusCodec(serde, loads, tag_of, type_of)
@@ -66,6 +68,8 @@ class OpaqueCodec:
     def encode(self, value: Any) -> bytes:
         """Return a value as an opaque blob. Raises what the serializer raises."""
         kind, data = self.serde.dumps_typed(value)
+        if self._is_plain(kind):
+            raise EncodeError(f"{self.name} gives it unencrypted, as {kind!r}")
         tag = self._known_tag(kind)
         if tag is None:
             tag = self._tag_of(f"{self.name}\x001\x00opaque\x00{kind}")
@@ -81,7 +85,20 @@ class OpaqueCodec:
             writer, _, _, kind = self._type_of(tag).split("\0", 3)
             if writer != self.name:  # it may have a kind of the same name
                 raise bl.wrong_writer(writer, self)
+        if self._is_plain(kind):
+            raise CodecMismatchError(
+                f"a value of kind {kind!r} is stored unencrypted, which {self.name} never writes: somebody else put it "
+                "there. There is no option to read it; restore it, or put the state again"
+            )
         return self._loads((kind, blob[1:]))
+
+    def reload(self, value: Any) -> Any:
+        """Return what a value comes back as, without the store. Raises what the serializer raises."""
+        return self._loads(self.serde.dumps_typed(value))
+
+    def _is_plain(self, kind: str) -> bool:
+        """Tell whether data that should be encrypted isn't: LangGraph's serializer would load it all the same."""
+        return isinstance(self.serde, EncryptedSerializer) and "+" not in kind
 
     def _known_tag(self, kind: str) -> int | None:
         return None

@@ -658,7 +658,6 @@ class TestList:
             {"source": "loop"},
             {"source": "fork", "step": 5},
             {"step": "5"},
-            {"step": 5.0},
             {"none": None},
             {"parents": {}},
             {"x": 1},
