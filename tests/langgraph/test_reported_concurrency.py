@@ -295,6 +295,8 @@ async def main():
             await asyncio.sleep(0)
         case "atexit":
             atexit.register(put, "2")
+        case "asynchronous atexit":
+            atexit.register(lambda: asyncio.run(aput("2")))
         case "threads":
             threading.Thread(target=put, args=("2",)).start()
 
@@ -306,14 +308,23 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("ending", "code", "stored"),
     [
-        ("as usual", 0, {"1"}),
         ("error", 1, {"1"}),
         ("exit", 0, {"1"}),
         ("held lists", 0, {"1"}),
         ("cancelled", 0, {"1", "2"}),
-        ("in flight", 0, {"1", "2"}),
+        ("in flight", 0, {"1"}),  # and perhaps the other: cancelled before it began, or stored whole
         ("atexit", 0, {"1", "2"}),
         ("threads", 0, {"1", "2"}),
+        pytest.param(
+            "asynchronous atexit",
+            0,
+            {"1", "2"},
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="once the interpreter shuts down, asyncio.to_thread gets no thread: aput raises RuntimeError, "
+                "where put works",
+            ),
+        ),
     ],
 )
 def test_an_unclosed_saver_ends_with_its_process(tmp_path: Path, ending: str, code: int, stored: set[str]) -> None:
@@ -329,7 +340,9 @@ def test_an_unclosed_saver_ends_with_its_process(tmp_path: Path, ending: str, co
     assert done.returncode == code, done.stderr
     assert ("on purpose" in done.stderr) if code else done.stderr == ""
     with DeltaSaver.from_path(path) as saver:
-        assert {found.checkpoint["id"] for found in saver.list(None)} == stored
+        found = {found.checkpoint["id"]: found.checkpoint["channel_values"] for found in saver.list(None)}
+        assert found.keys() - ({"2"} if ending == "in flight" else set()) == stored
+        assert all(values == {"a": [id_]} for id_, values in found.items())
         assert check(saver.store).ok
 
 

@@ -197,7 +197,7 @@ def test_one_thread_may_change_between_ordinary_and_delta_channels(open_store: O
     modes = [Annotated[list[str], add], log_of(3), log_of(1000), log_of(1)]
     for number, mode in enumerate([modes[0], modes[1], modes[0], modes[2], modes[3], modes[0], modes[2]]):
         graph = graph_of(mode)
-        for turn in range(4):
+        for turn in range(3):
             said = f"in {number}.{turn}"
             expected = [*expected, said, f"out {len(expected) + 1}"]
             assert graph.invoke({"log": [said]}, where()) == {"log": expected}
@@ -212,7 +212,7 @@ def test_one_thread_may_change_between_ordinary_and_delta_channels(open_store: O
 
 
 @ON_DISK
-@FREQUENCIES
+@pytest.mark.parametrize("frequency", [3, 50])
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_writes_of_many_tasks_replay_in_the_order_they_ran(
     open_store: OpenStore, frequency: int, durability: str
@@ -261,14 +261,14 @@ def test_an_overwrite_among_plain_writes_reads_as_it_ran(open_store: OpenStore, 
         graph.add_edge(["n0", "n1", "n2"], "end")
         live = graph.compile(checkpointer=DeltaSaver(open_store(snapshot_frequency=frequency)))
         reopened = graph.compile(checkpointer=DeltaSaver(open_store()))
-        for turn in range(3):
+        for turn in range(2):
             returned = live.invoke({"log": [f"in {turn}"], "plain": [f"in {turn}"]}, where(str(number)))
             assert reopened.get_state(where(str(number))).values == returned
         steps: dict[Any, list[str]] = {}
         for found in reopened.get_state_history(where(str(number))):
             steps.setdefault(found.metadata["step"], found.values.get("log", []))
         # after the step with the Overwrite, what it set, and no plain write of before
-        assert {steps[step][0] for step in (1, 2, 4, 5, 7, 8)} == {"y"}
+        assert {steps[step][0] for step in (1, 2, 4, 5)} == {"y"}
 
 
 # --- beginnings -------------------------------------------------------------------------------
