@@ -102,7 +102,7 @@ def test_many_savers_in_many_processes_wait_and_lose_nothing(
     tmp_path: Path, mode: str, request: pytest.FixtureRequest
 ) -> None:
     """langgraph#8136: four processes of four OS threads, each with a saver of its own, on one path."""
-    processes, threads, puts = 4, 4, 200 if request.config.getoption("--profile") == "deep" else 6
+    processes, threads, puts = 4, 4, 200 if request.config.getoption("--profile") == "deep" else 5
     path = tmp_path / "store.ds"
     acknowledged: list[Any] = []
     with contextlib.ExitStack() as stack:
