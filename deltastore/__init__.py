@@ -34,8 +34,9 @@ from deltastore.errors import (
     TypeRefusedError,
     UnavailableError,
 )
+from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
-from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo, open  # noqa: A004
+from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo
 from deltastore.upkeep.check import CheckReport, check
 
 __all__ = [

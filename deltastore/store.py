@@ -7,7 +7,6 @@ call returns, so changing either later changes nothing stored; reading creates n
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,16 +22,14 @@ from deltastore.errors import (
 )
 from deltastore.log import keys, rows
 from deltastore.log.deleting import Collected
-from deltastore.log.engine import Entry, Log, check_frequency
+from deltastore.log.engine import Entry, Log
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.reducers import Reducer, default_for
-from deltastore.storage.port import Storage, StorageInfo, SyncMode
+from deltastore.storage.port import Storage, StorageInfo
 
-MEMORY = ":memory:"
-"""The path of a store that lives in this process only, for tests and trials."""
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
 
@@ -345,52 +342,6 @@ class Thread:
     def _checkpoint(self, entry: Entry) -> Checkpoint:
         metadata = STRICT.decode(entry.record.metadata)
         return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, _when(entry.record.time_ms), metadata)
-
-
-def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
-    path: str | PathLike[str],
-    *,
-    snapshot_frequency: int | None = None,
-    sync: SyncMode = "full",
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
-    max_bytes: int | None = None,
-    reducers: Iterable[Reducer] = (),
-    channels: Mapping[str, str] | None = None,
-) -> Store:
-    """Open the store in a directory, making it if there is none; its parent directory must exist.
-
-    `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50),
-    else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads.
-    `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name:
-    replace, append, merge, upsert, or yours.
-
-    Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
-    """
-    if snapshot_frequency is not None:
-        check_frequency(snapshot_frequency)  # before anything is made
-    storage = open_storage(path, sync=sync, max_bytes=max_bytes)
-    try:
-        return Store(
-            storage,
-            snapshot_frequency=snapshot_frequency,
-            cache_bytes=cache_bytes,
-            reducers=reducers,
-            channels=channels,
-        )
-    except BaseException:
-        storage.close()
-        raise
-
-
-def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> Storage:
-    """Return the storage behind a path; `":memory:"` is one that lives in this process only."""
-    if fspath(path) == MEMORY:
-        from deltastore.storage.memory import MemoryStorage
-
-        return MemoryStorage()
-    from deltastore.storage.lmdb import LmdbStorage
-
-    return LmdbStorage(path, sync=sync, max_bytes=max_bytes)
 
 
 def check_name(name: str, what: str, *, empty: bool = False) -> str:

@@ -43,9 +43,9 @@ from deltastore.log.intents import Versioned
 from deltastore.log.loading import Reading
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
+from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 from deltastore.store import Store, check_name
-from deltastore.store import open as open_store
 
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
