@@ -34,6 +34,7 @@ from deltastore.errors import (
     TypeRefusedError,
     UnavailableError,
 )
+from deltastore.log.forks import Fork
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo
@@ -53,6 +54,7 @@ __all__ = [
     "CorruptionError",
     "DeltastoreError",
     "EncodeError",
+    "Fork",
     "FormatError",
     "FrontMismatchError",
     "InvalidIdError",

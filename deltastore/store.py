@@ -23,6 +23,7 @@ from deltastore.errors import (
 from deltastore.log import keys, rows
 from deltastore.log.deleting import Collected
 from deltastore.log.engine import Entry, Log
+from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.pending import PutWrites
@@ -287,6 +288,13 @@ class Thread:
         if self._log.entry(self.name, self.namespace, id_) is None:
             raise self._missing(id_)
         return [
+    def forks(self) -> list[Fork]:
+        """Return where this namespace, of either API, branched: roots first, then by the parent's id.
+
+        Reads no values.
+        """
+        return self._log.forks(self.name, self.namespace)
+
             PendingWrite(write.task, write.channel, assemble(write.kind, write.blobs, STRICT))
             for write in self._log.writes(self.name, self.namespace, id_)
         ]

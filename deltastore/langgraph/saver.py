@@ -6,6 +6,7 @@ InMemorySaver would return.
 """
 
 import asyncio
+import builtins
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputEr
 from deltastore.langgraph.serializer import codec_for
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
+from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
 from deltastore.log.intents import Versioned
 from deltastore.log.loading import Reading
@@ -408,6 +410,14 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             yield config["configurable"]["thread_id"], thread
         else:
             yield from ((row.name, row.name) for row in self._log.all_threads())
+    def forks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
+        return self._log.forks(*_address(config))
+
+    async def aforks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where a namespace branched, off the event loop."""
+        return await asyncio.to_thread(self.forks, config)
+
 
     def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
         """Iterate over a thread's checkpoints, namespaces merged by id."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, ChecksumError, ContentionError, FrontMismatchError, InvalidInputError
 from deltastore.log import copying, deleting, finding, keys, loading, names, pending, policy, putting, rows, walking
+from deltastore.log.forks import FORKS_PAGE, Family, Fork, find_forks
 from deltastore.log.format import open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
@@ -322,6 +323,15 @@ class Log:
                     break
                 out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
             return out
+
+    def forks(self, thread: str, namespace: str) -> list[Fork]:
+        """Return where a namespace branched. Reads records page by page; values and metadata stay as they are."""
+
+        def page(before: str | None) -> list[Family]:
+            found = self.page(thread, namespace, before, FORKS_PAGE)
+            return [(entry.id, entry.parent_id) for entry in found]
+
+        return find_forks(page)
 
     def entry(self, thread: str, namespace: str, id_: str) -> Entry | None:
         """Return one checkpoint without values, or None."""
