@@ -172,6 +172,7 @@ class Thread:
         *,
         at: "Checkpoint | str | None" = None,
         metadata: Mapping[str, Any] | None = None,
+        expected_parent: "Checkpoint | str | None" = None,
     ) -> Checkpoint:
         """Put a checkpoint whose channels are the parent's with these writes folded in by each channel's reducer.
 
@@ -179,7 +180,11 @@ class Thread:
         gave no reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced.
         Durable on return.
 
-        Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ContentionError.
+        `expected_parent`: the checkpoint that must be the namespace's latest when this is written, `""` for none yet;
+        if it isn't, another writer was faster: ConflictError, and nothing is written.
+
+        Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ConflictError,
+        ContentionError.
         """
         described = _describe(metadata)
         cuts = self._cuts(writes)
@@ -187,7 +192,7 @@ class Thread:
             FoldWrite(number, self._store.configured.get(name), default_for(writes[name]), value)
             for (name, value), number in zip(cuts.items(), self._numbers(cuts), strict=True)
         )
-        return self._put(Writes(folds), at, described)
+        return self._put(Writes(folds), at, described, expected_parent)
 
     def put_state(
         self,
@@ -195,6 +200,7 @@ class Thread:
         *,
         at: "Checkpoint | str | None" = None,
         metadata: Mapping[str, Any] | None = None,
+        expected_parent: "Checkpoint | str | None" = None,
     ) -> Checkpoint:
         """Put a checkpoint whose state is exactly this; the store finds what changed. Raises as `append` does."""
         described = _describe(metadata)
@@ -205,7 +211,7 @@ class Thread:
             for name, number in zip(cuts, by_number, strict=True)
             if name in self._store.configured
         }
-        return self._put(WholeState(by_number, configured), at, described)
+        return self._put(WholeState(by_number, configured), at, described, expected_parent)
 
     def put_writes(
         self, at: "Checkpoint | str", writes: Mapping[str, Any] | Iterable[tuple[str, Any]], *, task: str = ""
@@ -282,12 +288,6 @@ class Thread:
             if left is not None:
                 left -= len(page)
 
-    def writes(self, at: "Checkpoint | str") -> list[PendingWrite]:
-        """Return the pending writes of a checkpoint, ordered by task and place. Raises CheckpointNotFoundError."""
-        id_ = self._id(at)
-        if self._log.entry(self.name, self.namespace, id_) is None:
-            raise self._missing(id_)
-        return [
     def forks(self) -> list[Fork]:
         """Return where this namespace, of either API, branched: roots first, then by the parent's id.
 
@@ -295,13 +295,25 @@ class Thread:
         """
         return self._log.forks(self.name, self.namespace)
 
+    def writes(self, at: "Checkpoint | str") -> list[PendingWrite]:
+        """Return the pending writes of a checkpoint, ordered by task and place. Raises CheckpointNotFoundError."""
+        id_ = self._id(at)
+        if self._log.entry(self.name, self.namespace, id_) is None:
+            raise self._missing(id_)
+        return [
             PendingWrite(write.task, write.channel, assemble(write.kind, write.blobs, STRICT))
             for write in self._log.writes(self.name, self.namespace, id_)
         ]
 
     # --- helpers
 
-    def _put(self, intent: Writes | WholeState, at: "Checkpoint | str | None", described: bytes) -> Checkpoint:
+    def _put(
+        self,
+        intent: Writes | WholeState,
+        at: "Checkpoint | str | None",
+        described: bytes,
+        expected: "Checkpoint | str | None",
+    ) -> Checkpoint:
         now = self._log.now_ms()
         stored = self._log.put(
             Put(
@@ -317,6 +329,7 @@ class Thread:
                 metadata=described,
                 intent=intent,
                 codec=STRICT,
+                expected=expected if expected is None or expected == "" else self._id(expected),
             )
         )
         return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, _when(now), STRICT.decode(described))

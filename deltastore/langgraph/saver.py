@@ -66,15 +66,24 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
     """
 
-    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None, strict: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        serde: SerializerProtocol | None = None,
+        strict: bool = False,
+        fenced: bool = False,
+    ) -> None:
         """Use an open store, which stays the caller's to close.
 
         `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
-        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read.
+        by default LangGraph's and langchain-core's; any other raises TypeRefusedError when it is read. With `fenced`, a
+        put on anything but the checkpoint that was put last in its namespace raises ConflictError.
         """
         super().__init__(serde=serde or (JsonPlusSerializer(allowed_msgpack_modules=None) if strict else None))
         self.store = store
         self.strict = strict
+        self.fenced = fenced
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, Codec] | None = None
@@ -87,16 +96,17 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         snapshot_frequency: int | None = None,
         serde: SerializerProtocol | None = None,
         strict: bool = False,
+        fenced: bool = False,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde` and `strict` those of the
-        class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict` and `fenced`
+        those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
-        saver = cls(store, serde=serde, strict=strict)
+        saver = cls(store, serde=serde, strict=strict, fenced=fenced)
         saver._owns_store = True
         return saver
 
@@ -154,7 +164,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Store a checkpoint under its parent, the config's checkpoint. Durable on return.
 
-        Raises EncodeError naming channel and path, InvalidIdError, FrontMismatchError, ContentionError.
+        Raises EncodeError naming channel and path, InvalidIdError, FrontMismatchError, ContentionError; ConflictError
+        from a fenced saver whose parent isn't the last checkpoint any more.
         """
         made = self._make_put(config, checkpoint, metadata)
         self._log.put(made)
@@ -194,6 +205,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             metadata=encode_whole(described, self._codec, "metadata"),
             intent=self._intent(thread, namespace, parent, checkpoint),
             codec=self._codec,
+            expected=(parent or "") if self.fenced else None,
         )
 
     def _intent(self, thread: str, namespace: str, parent: str | None, checkpoint: Checkpoint) -> Versioned:
@@ -398,6 +410,14 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
 
+    def forks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
+        return self._log.forks(*_address(config))
+
+    async def aforks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where a namespace branched, off the event loop."""
+        return await asyncio.to_thread(self.forks, config)
+
     def _matches(self, entry: Entry, wanted: dict[str, Any] | None) -> bool:
         if not wanted:
             return True
@@ -410,14 +430,6 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             yield config["configurable"]["thread_id"], thread
         else:
             yield from ((row.name, row.name) for row in self._log.all_threads())
-    def forks(self, config: RunnableConfig) -> builtins.list[Fork]:
-        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
-        return self._log.forks(*_address(config))
-
-    async def aforks(self, config: RunnableConfig) -> builtins.list[Fork]:
-        """Return where a namespace branched, off the event loop."""
-        return await asyncio.to_thread(self.forks, config)
-
 
     def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
         """Iterate over a thread's checkpoints, namespaces merged by id."""
