@@ -37,7 +37,8 @@ from deltastore.errors import (
 from deltastore.log.forks import Fork
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
-from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo
+from deltastore.store import Store, Thread
+from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
 from deltastore.upkeep.check import CheckReport, check
 
 __all__ = [

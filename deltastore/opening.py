@@ -7,7 +7,7 @@ can't be.
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 
-from deltastore.log.engine import check_frequency
+from deltastore.log.format import check_frequency
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.reducers import Reducer
 from deltastore.storage.port import Storage, SyncMode

@@ -1,12 +1,10 @@
-"""Store, Thread, Checkpoint: what users of the native API hold.
+"""Store and Thread: what users of the native API hold.
 
-Imports log and below. The invariant: values handed out are fresh objects and values handed in are encoded before the
-call returns, so changing either later changes nothing stored; reading creates nothing.
+Imports terms, log and below. The invariant: values handed out are fresh objects and values handed in are encoded before
+the call returns, so changing either later changes nothing stored; reading creates nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +12,6 @@ from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
 from deltastore.errors import (
     CheckpointNotFoundError,
-    ChecksumError,
     ClosedError,
     InvalidIdError,
     InvalidInputError,
@@ -26,47 +23,15 @@ from deltastore.log.engine import Entry, Log
 from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
+from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.reducers import Reducer, default_for
 from deltastore.storage.port import Storage, StorageInfo
+from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo, check_limit, thread_info, when
 
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One saved step of a thread. `id` is a ULID's text: later checkpoints of a thread have greater ids.
-
-    `parent_id` is the checkpoint it was put after (None: the first), also when that one is deleted since.
-    """
-
-    id: str
-    thread: str
-    namespace: str
-    parent_id: str | None
-    created_at: datetime
-    metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
-    """A value that a task sent to a channel and that no checkpoint has taken up yet."""
-
-    task: str
-    channel: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadInfo:
-    """A thread as listed, without its values."""
-
-    name: str
-    created_at: datetime
-    updated_at: datetime
-    checkpoints: int
 
 
 class Store:
@@ -124,12 +89,20 @@ class Store:
             raise ClosedError(f"{self.log.storage.location} was closed; open it again")
         return Thread(self, check_name(name, "thread"), check_name(namespace, "namespace", empty=True))
 
-    def threads(self) -> Iterator[ThreadInfo]:
-        """Iterate over the threads that have checkpoints, the newest created first. Lazy; holds no transaction."""
-        for row in self.log.all_threads():
-            header = row.header
-            if header.checkpoints:
-                yield ThreadInfo(row.name, _when(header.created_ms), _when(header.updated_ms), header.checkpoints)
+    def threads(self, *, limit: int | None = None, before: str | None = None) -> Iterator[ThreadInfo]:
+        """Iterate over the threads that have checkpoints, the newest created first; `before`: only older than this one.
+
+        Lazy; holds no transaction, and reads no values. Raises ThreadNotFoundError, InvalidInputError. A damaged thread
+        raises ChecksumError or BrokenChainError, naming it, when it is reached; `before` lists those after it.
+        """
+        check_limit(limit)
+
+        def described(row: ThreadRow) -> Mapping[str, Any]:
+            return {} if row.metadata is None else STRICT.decode(row.metadata)
+
+        name = None if before is None else check_name(before, "thread")
+        found = self.log.threads(rows.NATIVE, described, before=name, limit=limit)
+        return (thread_info(row, metadata, size) for row, metadata, size in found)
 
     def delete(self, name: str) -> bool:
         """Delete a thread with all its checkpoints; tell whether there was one.
@@ -272,8 +245,7 @@ class Thread:
         Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells
         them apart.
         """
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
+        check_limit(limit)
         return self._history(limit, None if before is None else self._id(before))
 
     def _history(self, limit: int | None, before: str | None) -> Iterator[Checkpoint]:
@@ -332,7 +304,7 @@ class Thread:
                 expected=expected if expected is None or expected == "" else self._id(expected),
             )
         )
-        return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, _when(now), STRICT.decode(described))
+        return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, when(now), STRICT.decode(described))
 
     def _cuts(self, values: Mapping[str, Any]) -> dict[str, Cut]:
         if not isinstance(values, Mapping):
@@ -362,7 +334,7 @@ class Thread:
 
     def _checkpoint(self, entry: Entry) -> Checkpoint:
         metadata = STRICT.decode(entry.record.metadata)
-        return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, _when(entry.record.time_ms), metadata)
+        return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, when(entry.record.time_ms), metadata)
 
 
 def check_name(name: str, what: str, *, empty: bool = False) -> str:
@@ -382,10 +354,3 @@ def _describe(metadata: Mapping[str, Any] | None) -> bytes:
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInputError(f"metadata of type {type(metadata).__name__}; expected a mapping or None")
     return encode_whole(dict(metadata or {}), STRICT, "metadata")
-
-
-def _when(milliseconds: int) -> datetime:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise ChecksumError(f"a stored time of {milliseconds} ms is no time: {error}; run check") from error

@@ -37,6 +37,7 @@ from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
 from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputError
 from deltastore.langgraph.serializer import codec_for
+from deltastore.langgraph.threads import list_threads
 from deltastore.log import keys, rows
 from deltastore.log.engine import Entry
 from deltastore.log.forks import Fork
@@ -48,6 +49,7 @@ from deltastore.log.putting import At, Put
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 from deltastore.store import Store, check_name
+from deltastore.terms import ThreadInfo
 
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
@@ -407,6 +409,37 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Iterate as `list` does, each step off the event loop."""
         items = self.list(config, filter=filter, before=before, limit=limit)
+        while (found := await asyncio.to_thread(next, items, None)) is not None:
+            yield found
+
+    def threads(
+        self,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        limit: int | None = None,
+        before: Any = None,
+    ) -> Iterator[ThreadInfo]:
+        """Iterate over the threads with LangGraph checkpoints, the newest created first; `name` is the thread id.
+
+        `metadata` is the thread's: that of the latest checkpoint of its root namespace, or of its first where it has no
+        root, without what belongs to one step; `filter` compares it as `list` does. `before`: only threads older than
+        this one. Lazy; reads no values, and holds no transaction while the caller has the iterator.
+
+        Raises InvalidInputError, ThreadNotFoundError. A thread that can't be read raises as `get_tuple` does, naming
+        it, when it is reached; `before` lists those after it.
+        """
+        name = None if before is None else _thread_name(before)
+        return list_threads(self._log, self._codec, filter, before=name, limit=limit)
+
+    async def athreads(
+        self,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        limit: int | None = None,
+        before: Any = None,
+    ) -> AsyncIterator[ThreadInfo]:
+        """Iterate as `threads` does, each step off the event loop."""
+        items = await asyncio.to_thread(self.threads, filter=filter, limit=limit, before=before)
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
 
