@@ -36,8 +36,11 @@ from deltastore.errors import (
     TypeRefusedError,
     UnavailableError,
 )
+from deltastore.log.forks import Fork
+from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
-from deltastore.store import Checkpoint, PendingWrite, Store, Thread, ThreadInfo, open  # noqa: A004
+from deltastore.store import Store, Thread
+from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
 from deltastore.upkeep.check import CheckReport, check
 
 __all__ = [
@@ -55,6 +58,7 @@ __all__ = [
     "DegradedValueWarning",
     "DeltastoreError",
     "EncodeError",
+    "Fork",
     "FormatError",
     "FrontMismatchError",
     "InvalidIdError",

@@ -87,7 +87,11 @@ class CheckpointNotFoundError(NotFoundError):
 
 
 class ConflictError(DeltastoreError):
-    """Another writer was there first."""
+    """Another writer was there first: what the call rests on isn't so any more. Read again, then decide.
+
+    Raised itself for a put whose expected parent isn't the last checkpoint: nothing of it was written. And for a copy
+    that was collected as abandoned: nothing of it can be read.
+    """
 
     code = "conflict"
 

@@ -1,13 +1,10 @@
-"""Store, Thread, Checkpoint: what users of the native API hold.
+"""Store and Thread: what users of the native API hold.
 
-Imports log and below. The invariant: values handed out are fresh objects and values handed in are encoded before the
-call returns, so changing either later changes nothing stored; reading creates nothing.
+Imports terms, log and below. The invariant: values handed out are fresh objects and values handed in are encoded before
+the call returns, so changing either later changes nothing stored; reading creates nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +12,6 @@ from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
 from deltastore.errors import (
     CheckpointNotFoundError,
-    ChecksumError,
     ClosedError,
     InvalidIdError,
     InvalidInputError,
@@ -23,52 +19,19 @@ from deltastore.errors import (
 )
 from deltastore.log import keys, rows
 from deltastore.log.deleting import Collected
-from deltastore.log.engine import Entry, Log, check_frequency
+from deltastore.log.engine import Entry, Log
+from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
+from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.reducers import Reducer, default_for
-from deltastore.storage.port import Storage, StorageInfo, SyncMode
+from deltastore.storage.port import Storage, StorageInfo
+from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo, check_limit, thread_info, when
 
-MEMORY = ":memory:"
-"""The path of a store that lives in this process only, for tests and trials."""
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One saved step of a thread. `id` is a ULID's text: later checkpoints of a thread have greater ids.
-
-    `parent_id` is the checkpoint it was put after (None: the first), also when that one is deleted since.
-    """
-
-    id: str
-    thread: str
-    namespace: str
-    parent_id: str | None
-    created_at: datetime
-    metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
-    """A value that a task sent to a channel and that no checkpoint has taken up yet."""
-
-    task: str
-    channel: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadInfo:
-    """A thread as listed, without its values."""
-
-    name: str
-    created_at: datetime
-    updated_at: datetime
-    checkpoints: int
 
 
 class Store:
@@ -126,12 +89,20 @@ class Store:
             raise ClosedError(f"{self.log.storage.location} was closed; open it again")
         return Thread(self, check_name(name, "thread"), check_name(namespace, "namespace", empty=True))
 
-    def threads(self) -> Iterator[ThreadInfo]:
-        """Iterate over the threads that have checkpoints, the newest created first. Lazy; holds no transaction."""
-        for row in self.log.all_threads():
-            header = row.header
-            if header.checkpoints:
-                yield ThreadInfo(row.name, _when(header.created_ms), _when(header.updated_ms), header.checkpoints)
+    def threads(self, *, limit: int | None = None, before: str | None = None) -> Iterator[ThreadInfo]:
+        """Iterate over the threads that have checkpoints, the newest created first; `before`: only older than this one.
+
+        Lazy; holds no transaction, and reads no values. Raises ThreadNotFoundError, InvalidInputError. A damaged thread
+        raises ChecksumError or BrokenChainError, naming it, when it is reached; `before` lists those after it.
+        """
+        check_limit(limit)
+
+        def described(row: ThreadRow) -> Mapping[str, Any]:
+            return {} if row.metadata is None else STRICT.decode(row.metadata)
+
+        name = None if before is None else check_name(before, "thread")
+        found = self.log.threads(rows.NATIVE, described, before=name, limit=limit)
+        return (thread_info(row, metadata, size) for row, metadata, size in found)
 
     def delete(self, name: str) -> bool:
         """Delete a thread with all its checkpoints; tell whether there was one.
@@ -174,6 +145,7 @@ class Thread:
         *,
         at: "Checkpoint | str | None" = None,
         metadata: Mapping[str, Any] | None = None,
+        expected_parent: "Checkpoint | str | None" = None,
     ) -> Checkpoint:
         """Put a checkpoint whose channels are the parent's with these writes folded in by each channel's reducer.
 
@@ -181,7 +153,11 @@ class Thread:
         gave no reducer takes one by its first write: a list is appended to, a dict merged into, anything else replaced.
         Durable on return.
 
-        Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ContentionError.
+        `expected_parent`: the checkpoint that must be the namespace's latest when this is written, `""` for none yet;
+        if it isn't, another writer was faster: ConflictError, and nothing is written.
+
+        Raises EncodeError, CheckpointNotFoundError, ReducerMismatchError, FrontMismatchError, ConflictError,
+        ContentionError.
         """
         described = _describe(metadata)
         cuts = self._cuts(writes)
@@ -189,7 +165,7 @@ class Thread:
             FoldWrite(number, self._store.configured.get(name), default_for(writes[name]), value)
             for (name, value), number in zip(cuts.items(), self._numbers(cuts), strict=True)
         )
-        return self._put(Writes(folds), at, described)
+        return self._put(Writes(folds), at, described, expected_parent)
 
     def put_state(
         self,
@@ -197,6 +173,7 @@ class Thread:
         *,
         at: "Checkpoint | str | None" = None,
         metadata: Mapping[str, Any] | None = None,
+        expected_parent: "Checkpoint | str | None" = None,
     ) -> Checkpoint:
         """Put a checkpoint whose state is exactly this; the store finds what changed. Raises as `append` does."""
         described = _describe(metadata)
@@ -207,7 +184,7 @@ class Thread:
             for name, number in zip(cuts, by_number, strict=True)
             if name in self._store.configured
         }
-        return self._put(WholeState(by_number, configured), at, described)
+        return self._put(WholeState(by_number, configured), at, described, expected_parent)
 
     def put_writes(
         self, at: "Checkpoint | str", writes: Mapping[str, Any] | Iterable[tuple[str, Any]], *, task: str = ""
@@ -268,8 +245,7 @@ class Thread:
         Lazy; holds no transaction while the caller has the iterator. All branches are listed; `parent_id` tells
         them apart.
         """
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
+        check_limit(limit)
         return self._history(limit, None if before is None else self._id(before))
 
     def _history(self, limit: int | None, before: str | None) -> Iterator[Checkpoint]:
@@ -284,6 +260,13 @@ class Thread:
             if left is not None:
                 left -= len(page)
 
+    def forks(self) -> list[Fork]:
+        """Return where this namespace, of either API, branched: roots first, then by the parent's id.
+
+        Reads no values.
+        """
+        return self._log.forks(self.name, self.namespace)
+
     def writes(self, at: "Checkpoint | str") -> list[PendingWrite]:
         """Return the pending writes of a checkpoint, ordered by task and place. Raises CheckpointNotFoundError."""
         id_ = self._id(at)
@@ -296,7 +279,13 @@ class Thread:
 
     # --- helpers
 
-    def _put(self, intent: Writes | WholeState, at: "Checkpoint | str | None", described: bytes) -> Checkpoint:
+    def _put(
+        self,
+        intent: Writes | WholeState,
+        at: "Checkpoint | str | None",
+        described: bytes,
+        expected: "Checkpoint | str | None",
+    ) -> Checkpoint:
         now = self._log.now_ms()
         stored = self._log.put(
             Put(
@@ -312,9 +301,10 @@ class Thread:
                 metadata=described,
                 intent=intent,
                 codec=STRICT,
+                expected=expected if expected is None or expected == "" else self._id(expected),
             )
         )
-        return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, _when(now), STRICT.decode(described))
+        return Checkpoint(stored.id, self.name, self.namespace, stored.parent_id, when(now), STRICT.decode(described))
 
     def _cuts(self, values: Mapping[str, Any]) -> dict[str, Cut]:
         if not isinstance(values, Mapping):
@@ -344,53 +334,7 @@ class Thread:
 
     def _checkpoint(self, entry: Entry) -> Checkpoint:
         metadata = STRICT.decode(entry.record.metadata)
-        return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, _when(entry.record.time_ms), metadata)
-
-
-def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
-    path: str | PathLike[str],
-    *,
-    snapshot_frequency: int | None = None,
-    sync: SyncMode = "full",
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
-    max_bytes: int | None = None,
-    reducers: Iterable[Reducer] = (),
-    channels: Mapping[str, str] | None = None,
-) -> Store:
-    """Open the store in a directory, making it if there is none; its parent directory must exist.
-
-    `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50),
-    else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads.
-    `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name:
-    replace, append, merge, upsert, or yours.
-
-    Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
-    """
-    if snapshot_frequency is not None:
-        check_frequency(snapshot_frequency)  # before anything is made
-    storage = open_storage(path, sync=sync, max_bytes=max_bytes)
-    try:
-        return Store(
-            storage,
-            snapshot_frequency=snapshot_frequency,
-            cache_bytes=cache_bytes,
-            reducers=reducers,
-            channels=channels,
-        )
-    except BaseException:
-        storage.close()
-        raise
-
-
-def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> Storage:
-    """Return the storage behind a path; `":memory:"` is one that lives in this process only."""
-    if fspath(path) == MEMORY:
-        from deltastore.storage.memory import MemoryStorage
-
-        return MemoryStorage()
-    from deltastore.storage.lmdb import LmdbStorage
-
-    return LmdbStorage(path, sync=sync, max_bytes=max_bytes)
+        return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, when(entry.record.time_ms), metadata)
 
 
 def check_name(name: str, what: str, *, empty: bool = False) -> str:
@@ -410,10 +354,3 @@ def _describe(metadata: Mapping[str, Any] | None) -> bytes:
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInputError(f"metadata of type {type(metadata).__name__}; expected a mapping or None")
     return encode_whole(dict(metadata or {}), STRICT, "metadata")
-
-
-def _when(milliseconds: int) -> datetime:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise ChecksumError(f"a stored time of {milliseconds} ms is no time: {error}; run check") from error

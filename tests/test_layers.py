@@ -20,7 +20,7 @@ FRONT = "__init__"
 """The layer name of deltastore/__init__.py."""
 
 _BELOW_LOG = {"errors", "ulid", "storage", "codec", "reducers"}
-_BELOW_UPKEEP = _BELOW_LOG | {"log", "store"}
+_BELOW_UPKEEP = _BELOW_LOG | {"log", "terms", "store", "opening"}
 
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -29,7 +29,9 @@ LAYERS: dict[str, set[str]] = {
     "codec": {"errors", "ulid"},
     "reducers": {"errors", "ulid", "codec"},
     "log": _BELOW_LOG,
-    "store": _BELOW_LOG | {"log"},
+    "terms": _BELOW_LOG | {"log"},
+    "store": _BELOW_LOG | {"log", "terms"},
+    "opening": _BELOW_LOG | {"log", "terms", "store"},
     "upkeep": _BELOW_UPKEEP,
     FRONT: _BELOW_UPKEEP | {"upkeep"},
     "langgraph": _BELOW_UPKEEP | {"upkeep", FRONT},

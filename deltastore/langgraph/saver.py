@@ -6,6 +6,7 @@ InMemorySaver would return.
 """
 
 import asyncio
+import builtins
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -40,17 +41,20 @@ from deltastore.errors import FrontMismatchError, InvalidIdError, InvalidInputEr
 from deltastore.langgraph import deletions, filters
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
 from deltastore.langgraph.strict import restricted
+from deltastore.langgraph.threads import list_threads
 from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import choosing, keys, rows
 from deltastore.log.engine import Entry
+from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head
 from deltastore.log.intents import Versioned
 from deltastore.log.loading import Reading
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
+from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 from deltastore.store import Store, check_name
-from deltastore.store import open as open_store
+from deltastore.terms import ThreadInfo
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel
@@ -82,18 +86,21 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         strict: bool = False,
         validate: bool = False,
+        fenced: bool = False,
     ) -> None:
         """Use an open store, which stays the caller's to close.
 
         `serde` defaults to LangGraph's own, with pickle off. With `strict`, only classes on its allowlist are rebuilt,
         by default LangGraph's and langchain-core's; when it is read, any other raises TypeRefusedError, and one that
         is gone TypeLostError. With `validate`, each value put is compared with what it will come back as, and a
-        DegradedValueWarning names what differs. Raises InvalidInputError for a serializer that can't be strict.
+        DegradedValueWarning names what differs. With `fenced`, a put on anything but the checkpoint that was put last
+        in its namespace raises ConflictError. Raises InvalidInputError for a serializer that can't be strict.
         """
         super().__init__(serde=restricted(serde or JsonPlusSerializer()) if strict else serde)
         self.store = store
         self.strict = strict
         self.validate = validate
+        self.fenced = fenced
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None
@@ -107,17 +114,19 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
         strict: bool = False,
         validate: bool = False,
+        fenced: bool = False,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict` and `validate`
-        those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict`, `validate` and
+        `fenced` those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError,
+        InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
         try:
-            saver = cls(store, serde=serde, strict=strict, validate=validate)
+            saver = cls(store, serde=serde, strict=strict, validate=validate, fenced=fenced)
         except BaseException:
             store.close()
             raise
@@ -178,7 +187,8 @@ class DeltaSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Store a checkpoint under its parent, the config's checkpoint. Durable on return.
 
-        Raises EncodeError naming channel and path, InvalidIdError, FrontMismatchError, ContentionError.
+        Raises EncodeError naming channel and path, InvalidIdError, FrontMismatchError, ContentionError; ConflictError
+        from a fenced saver whose parent isn't the last checkpoint any more.
         """
         made = self._make_put(config, checkpoint, metadata)
         self._log.put(made)
@@ -221,6 +231,7 @@ class DeltaSaver(BaseCheckpointSaver[str]):
             metadata=encoded,
             intent=self._intent(thread, namespace, parent, checkpoint),
             codec=self._codec,
+            expected=(parent or "") if self.fenced else None,
         )
 
     def _intent(self, thread: str, namespace: str, parent: str | None, checkpoint: Checkpoint) -> Versioned:
@@ -544,6 +555,47 @@ class DeltaSaver(BaseCheckpointSaver[str]):
         items = self.list(config, filter=filter, before=before, limit=limit)
         while (found := await asyncio.to_thread(next, items, None)) is not None:
             yield found
+
+    def threads(
+        self,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        limit: int | None = None,
+        before: Any = None,
+    ) -> Iterator[ThreadInfo]:
+        """Iterate over the threads with LangGraph checkpoints, the newest created first; `name` is the thread id.
+
+        `metadata` is the thread's: that of the latest checkpoint of its root namespace, or of its first where it has no
+        root, without what belongs to one step; `filter` compares it as `list` does. `before`: only threads older than
+        this one. Lazy; reads no values, and holds no transaction while the caller has the iterator.
+
+        Raises InvalidInputError, ThreadNotFoundError. A thread that can't be read raises as `get_tuple` does, naming
+        it, when it is reached; `before` lists those after it.
+        """
+        name = None if before is None else _thread_name(before)
+        return list_threads(
+            self._log, self._codec, filters.as_stored(filter, self._codec.reload), before=name, limit=limit
+        )
+
+    async def athreads(
+        self,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        limit: int | None = None,
+        before: Any = None,
+    ) -> AsyncIterator[ThreadInfo]:
+        """Iterate as `threads` does, each step off the event loop."""
+        items = await asyncio.to_thread(self.threads, filter=filter, limit=limit, before=before)
+        while (found := await asyncio.to_thread(next, items, None)) is not None:
+            yield found
+
+    def forks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
+        return self._log.forks(*_address(config))
+
+    async def aforks(self, config: RunnableConfig) -> builtins.list[Fork]:
+        """Return where a namespace branched, off the event loop."""
+        return await asyncio.to_thread(self.forks, config)
 
     def _matches(self, entry: Entry, wanted: dict[str, Any]) -> bool:
         return not wanted or filters.matches(wanted, self._codec.decode(entry.record.metadata))

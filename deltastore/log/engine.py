@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deltastore.codec import records as rec
-from deltastore.errors import (
-    BrokenChainError,
-    CheckpointNotFoundError,
-    ChecksumError,
-    ContentionError,
-    FrontMismatchError,
-    InvalidInputError,
-)
+from deltastore.errors import BrokenChainError, CheckpointNotFoundError, ContentionError, FrontMismatchError
 from deltastore.log import (
     choosing,
     copying,
@@ -26,6 +19,7 @@ from deltastore.log import (
     erasing,
     finding,
     keys,
+    listing,
     loading,
     names,
     pending,
@@ -35,8 +29,10 @@ from deltastore.log import (
     tagging,
     walking,
 )
-from deltastore.log.format import open_format
+from deltastore.log.forks import FORKS_PAGE, Family, Fork, find_forks
+from deltastore.log.format import check_frequency, open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
+from deltastore.log.listing import ThreadRow
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
@@ -47,6 +43,7 @@ from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 MAX_ATTEMPTS = 100
 """How often a put is prepared anew while others write to the same thread."""
 
+M = TypeVar("M")
 T = TypeVar("T")
 P = TypeVar("P")
 
@@ -64,15 +61,6 @@ class Entry:
     parent_id: str | None
     namespace: str
     record: rec.Record
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadRow:
-    """A thread as listed."""
-
-    name: str
-    number: int
-    header: rows.Header
 
 
 class Log:
@@ -345,6 +333,15 @@ class Log:
                 out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
             return out
 
+    def forks(self, thread: str, namespace: str) -> list[Fork]:
+        """Return where a namespace branched. Reads records page by page; values and metadata stay as they are."""
+
+        def page(before: str | None) -> list[Family]:
+            found = self.page(thread, namespace, before, FORKS_PAGE)
+            return [(entry.id, entry.parent_id) for entry in found]
+
+        return find_forks(page)
+
     def entry(self, thread: str, namespace: str, id_: str) -> Entry | None:
         """Return one checkpoint without values, or None."""
         with self.storage.read() as tx:
@@ -359,31 +356,23 @@ class Log:
             record = require(view, found, ulid)
             return Entry(ulid, id_, parent_id_of(found.front, record), namespace, record)
 
-    def threads(self, before: int | None, limit: int) -> list[ThreadRow]:
-        """Return up to `limit` threads with numbers below `before`, the newest created first."""
-        prefix = keys.numbers_of(keys.THREAD)
-        upper = keys.end_of(prefix) if before is None else keys.of_number(keys.THREAD, before)
-        out: list[ThreadRow] = []
-        with self.storage.read() as tx:
-            for key, _ in tx.scan(prefix, upper, reverse=True):
-                number = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
-                header = rows.load_header(tx, number)
-                if header is None:
-                    raise ChecksumError(f"thread number {number} has a name but no header: rows are missing; run check")
-                out.append(ThreadRow(keys.decode_name(header.name), number, header))
-                if len(out) >= limit:
-                    break
-        return out
+    def threads(
+        self, front: int, accept: Callable[[ThreadRow], M | None], *, before: str | None, limit: int | None
+    ) -> Iterator[tuple[ThreadRow, M, int]]:
+        """Iterate over the threads that have checkpoints, the newest created first: what `listing.list_threads` gives.
 
-    def all_threads(self, page: int = 100) -> Iterator[ThreadRow]:
-        """Iterate over all threads, the newest created first.
-
-        No transaction is held while the caller has the iterator.
+        `before`: those created before this thread. Holds no transaction while the caller has the iterator.
+        Raises ThreadNotFoundError at once.
         """
-        before: int | None = None
-        while found := self.threads(before, page):
-            yield from found
-            before = found[-1].number
+        number = None if before is None else listing.number_of(self.storage, before)
+        return listing.list_threads(self.storage, front, accept, before=number, limit=limit)
+
+    def all_threads(self) -> Iterator[ThreadRow]:
+        """Iterate over all threads, the newest created first, by their headers alone.
+
+        No transaction is held while the caller has the iterator. Raises ChecksumError when it reaches a damaged one.
+        """
+        return listing.all_threads(self.storage)
 
     # --- deletions and copies
 
@@ -476,11 +465,3 @@ def _missing_latest(thread: str, id_: str) -> BrokenChainError:
         f"thread {thread!r}: the latest checkpoint {id_!r} is missing. "
         "Rows were lost or damaged; run check, and restore from a backup"
     )
-
-
-def check_frequency(frequency: int) -> None:
-    """Raise InvalidInputError unless this is a snapshot frequency."""
-    if type(frequency) is not int or not 1 <= frequency <= policy.MAX_SNAPSHOT_FREQUENCY:
-        raise InvalidInputError(
-            f"snapshot_frequency {frequency!r}; expected an int from 1 to {policy.MAX_SNAPSHOT_FREQUENCY}"
-        )

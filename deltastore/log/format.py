@@ -1,14 +1,15 @@
 """The format row: which version a store has, its uuid, and the options it was made with.
 
-Imports keys, names and rows. The invariant: only a storage without any row is made a store.
+Imports keys, names, rows and policy. The invariant: only a storage without any row is made a store.
 """
 
 import os
 
 import ormsgpack
 
-from deltastore.errors import ChecksumError, FormatError
+from deltastore.errors import ChecksumError, FormatError, InvalidInputError
 from deltastore.log import keys, names, rows
+from deltastore.log.policy import MAX_SNAPSHOT_FREQUENCY
 from deltastore.storage.port import Storage, WriteTransaction
 
 FORMAT_VERSION = 0
@@ -47,3 +48,9 @@ def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:
     made = ormsgpack.packb([FORMAT_VERSION, os.urandom(UUID_BYTES), options])
     rows.put(tx, keys.FORMAT, made)
     return made
+
+
+def check_frequency(frequency: int) -> None:
+    """Raise InvalidInputError unless this is a snapshot frequency."""
+    if type(frequency) is not int or not 1 <= frequency <= MAX_SNAPSHOT_FREQUENCY:
+        raise InvalidInputError(f"snapshot_frequency {frequency!r}; expected an int from 1 to {MAX_SNAPSHOT_FREQUENCY}")

@@ -15,7 +15,7 @@ from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
 from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
-from deltastore.log import finding, keys, names, packing, policy, rows
+from deltastore.log import fencing, finding, keys, names, packing, policy, rows
 from deltastore.log import state as st
 from deltastore.log.drafting import Draft, load_head
 from deltastore.log.heads import Head, HeadCache
@@ -35,7 +35,10 @@ class At(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A checkpoint to be put. `id` None: the ULID's text. `must_exist`: refuse a parent that isn't stored."""
+    """A checkpoint to be put. `id` None: the ULID's text. `must_exist`: refuse a parent that isn't stored.
+
+    `expected`: the id that must be the namespace's last at the commit, `""` for none; None: not checked.
+    """
 
     thread: str
     namespace: str
@@ -49,6 +52,7 @@ class Put:
     metadata: bytes
     intent: Intent
     codec: Codec
+    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,10 @@ def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collect
 
 
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:
-    """Write a prepared put, or return why it must be prepared again: then the caller aborts the transaction."""
+    """Write a prepared put, or return why it must be prepared again: then the caller aborts the transaction.
+
+    Raises ConflictError, FrontMismatchError.
+    """
     put = prepared.put
     begun = begin(tx, put, prepared.thread, prepared.collected, now_ms)
     if isinstance(begun, str):
@@ -222,6 +229,7 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     check_front(namespace, put)
     namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
     view = View(tx, thread, put.thread)
+    fencing.check(view, namespace, put)
     stale = _stale(view, namespace, prepared)
     if stale:
         return stale

@@ -26,6 +26,7 @@ from deltastore.storage.port import SyncMode
 Environment = lmdb.Environment
 if TYPE_CHECKING:
     Transaction = lmdb.Transaction[bytes]
+    Views = lmdb.Transaction[memoryview[int]]
 
 EngineError = lmdb.Error
 MapFullError = lmdb.MapFullError

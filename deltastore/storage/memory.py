@@ -78,6 +78,11 @@ class MemoryReadTransaction:
         ranges = visible_ranges(lower, upper)
         return self._rows(ranges[::-1] if reverse else ranges, -1 if reverse else 1)
 
+    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        """Return how many rows have lower <= key < upper, and the bytes of their keys and values."""
+        lengths = [len(key) + len(value) for key, value in self.scan(lower, upper)]
+        return len(lengths), sum(lengths)
+
     def _rows(self, ranges: list[tuple[bytes, bytes]], step: int) -> Iterator[Row]:
         for lower, upper in ranges:
             moment = self._now()

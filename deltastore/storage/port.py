@@ -41,6 +41,12 @@ class ReadTransaction(Protocol):
         Lazy, and valid only inside the transaction; the range must not be written to meanwhile.
         """
 
+    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        """Return how many rows have lower <= key < upper, and the bytes of their keys and values together.
+
+        Takes lengths only: it costs by the number of rows, not by their sizes.
+        """
+
 
 class WriteTransaction(ReadTransaction, Protocol):
     """A read transaction that sees its own writes, committed when its block ends without an error."""

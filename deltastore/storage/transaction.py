@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from deltastore.errors import DeltastoreError, InvalidInputError, StorageError, StoreFullError
-from deltastore.storage import directory, engine
+from deltastore.storage import directory, engine, measuring
 from deltastore.storage.directory import MOVED_KEY
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
@@ -185,6 +185,13 @@ class LmdbReadTransaction:
             return step(lower, upper)
         ranges = visible_ranges(lower, upper)
         return (row for part in (ranges[::-1] if reverse else ranges) for row in step(*part))
+
+    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        """Return how many rows have lower <= key < upper, and the bytes of their keys and values."""
+        try:
+            return measuring.measure(self._shared, self._txn, lower, upper)
+        except EngineError as error:
+            raise translate(error, self._shared.location) from error
 
     # Keys come first and values on demand, so that the row after the range is never copied, nor read from a cold disk.
 

@@ -82,12 +82,15 @@ class TestReading:
             assert [key for key, _ in transaction.scan(lower, upper, reverse=True)] == expected[::-1]
             first = transaction.seek_many([(lower, upper)])[0]
             assert (first and first[0]) == (expected[0] if expected else None)
+            lengths = [len(key) + len(b"value of " + key) for key in expected]
+            assert transaction.measure(lower, upper) == (len(expected), sum(lengths))
 
     def test_an_empty_storage_has_no_rows(self, storage: Storage) -> None:
         with storage.read() as transaction:
             assert list(transaction.scan(*EVERYTHING)) == []
             assert list(transaction.scan(*EVERYTHING, reverse=True)) == []
             assert transaction.seek_many([EVERYTHING]) == [None]
+            assert transaction.measure(*EVERYTHING) == (0, 0)
 
     def test_scans_may_be_interleaved_and_dropped(self, storage: Storage) -> None:
         fill(storage, b"a", b"b", b"c")
@@ -102,6 +105,8 @@ class TestReading:
             next(scan)
         with pytest.raises(StorageError):
             transaction.get(b"a")
+        with pytest.raises(StorageError):
+            transaction.measure(*EVERYTHING)
         with pytest.raises(StorageError):
             next(scan)
 
@@ -119,6 +124,7 @@ class TestWriting:
             assert not transaction.delete(b"a")
             assert transaction.get_many([b"a", b"c"]) == [None, b"3"]
             assert [key for key, _ in transaction.scan(*EVERYTHING)] == [b"b", b"c"]
+            assert transaction.measure(*EVERYTHING) == (2, 1 + len(b"value of b") + 1 + 1)
 
     def test_nothing_is_written_when_the_block_fails(self, storage: Storage) -> None:
         fill(storage, b"a")
@@ -176,12 +182,16 @@ class TestWriting:
             transaction.put(RESERVED_PREFIX[:-1], b"before")
             transaction.put(RESERVED_PREFIX[:-1] + b'"', b"after")
         assert list(rows(storage).values()) == [b"before", b"after"]
+        with storage.read() as transaction:
+            assert transaction.measure(b"", b"\xff")[0] == 2
 
     def test_a_large_value_comes_back(self, storage: Storage) -> None:
         large = bytes(range(256)) * 20_000
         with storage.write() as transaction:
             transaction.put(b"a", large)
         assert rows(storage) == {b"a": large}
+        with storage.read() as transaction:
+            assert transaction.measure(b"a", b"b") == (1, 1 + len(large))
 
     def test_a_write_within_a_write_is_refused(self, storage: Storage) -> None:
         with storage.write() as outer:
@@ -231,6 +241,7 @@ class TestIsolation:
                 with storage.read() as meanwhile:
                     assert meanwhile.get(b"c") is None
             assert old.get_many([b"a", b"b", b"c"]) == [b"value of a", b"value of b", None]
+            assert old.measure(*EVERYTHING) == (2, 2 * (1 + len(b"value of a")))
             assert [key for key, _ in scan] == [b"b"]
             with storage.read() as new:
                 assert dict(new.scan(*EVERYTHING)) == {b"a": b"new", b"c": b"new"}
@@ -341,4 +352,5 @@ def apply(transaction, model: dict[bytes, bytes], name: str, arguments: list) ->
             assert list(transaction.scan(lower, upper)) == inside
             assert list(transaction.scan(lower, upper, reverse=True)) == inside[::-1]
             assert transaction.seek_many([(lower, upper)] * 2) == [inside[0] if inside else None] * 2
+            assert transaction.measure(lower, upper) == (len(inside), sum(len(k) + len(v) for k, v in inside))
             assert transaction.get_many([key for key, _ in inside]) == [value for _, value in inside]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -347,6 +348,7 @@ class TestForks:
             next(scan)
             assert "forked inside a transaction" in in_child(lambda: reader.get(b"a"))
             assert "forked inside a transaction" in in_child(lambda: next(scan))
+            assert "forked inside a transaction" in in_child(lambda: reader.measure(*EVERYTHING))
             assert in_child(lambda: get(storage, "a")) == "b'1'"
             assert [key for key, _ in scan] == [b"b"]
         with storage.write() as writer:
@@ -583,6 +585,37 @@ class TestMoves:
         assert full.shared.sync == none.shared.sync == "full"
         full.close()
         none.close()
+
+
+class TestMeasuring:
+    def test_lengths_are_told_without_copying_values(self, path: Path) -> None:
+        storage = LmdbStorage(path, sync="none")
+        put(storage, a=b"x" * 20_000_000, b=b"y" * 20_000_000)
+        with storage.read() as transaction:
+            tracemalloc.start()
+            assert transaction.measure(*EVERYTHING) == (2, 40_000_002)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert storage.info().readers == 1  # what measuring took for itself was given back
+        assert peak < 100_000
+        storage.close()
+
+    def test_the_moment_is_that_of_the_transaction(self, path: Path) -> None:
+        storage = LmdbStorage(path, sync="none")
+        put(storage, a=b"1")
+        with storage.read() as transaction:
+            put(storage, b=b"2")
+            assert transaction.measure(*EVERYTHING) == (1, 2)
+        storage.close()
+
+    def test_without_a_free_reader_slot(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "MAX_READERS", 1)
+        storage = LmdbStorage(path, sync="none")
+        put(storage, a=b"1")
+        with storage.read() as transaction:
+            assert transaction.measure(*EVERYTHING) == (1, 2)
+        assert get(storage, "a") == b"1"
+        storage.close()
 
 
 def test_reserved_rows_are_never_met(path: Path) -> None:
