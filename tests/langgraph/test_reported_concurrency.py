@@ -315,16 +315,7 @@ asyncio.run(main())
         ("in flight", 0, {"1"}),  # and perhaps the other: cancelled before it began, or stored whole
         ("atexit", 0, {"1", "2"}),
         ("threads", 0, {"1", "2"}),
-        pytest.param(
-            "asynchronous atexit",
-            0,
-            {"1", "2"},
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="once the interpreter shuts down, asyncio.to_thread gets no thread: aput raises RuntimeError, "
-                "where put works",
-            ),
-        ),
+        ("asynchronous atexit", 0, {"1", "2"}),
     ],
 )
 def test_an_unclosed_saver_ends_with_its_process(tmp_path: Path, ending: str, code: int, stored: set[str]) -> None:
