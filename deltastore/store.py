@@ -210,8 +210,26 @@ class Thread:
         )
 
     def delete(self, at: "Checkpoint | str") -> None:
-        """Delete a checkpoint with its pending writes; its children read as before. Raises CheckpointNotFoundError."""
+        """Delete a checkpoint with its pending writes and tags; its children read as before.
+
+        Raises CheckpointNotFoundError.
+        """
         self._log.delete_checkpoint(self.name, self.namespace, self._id(at))
+
+    def tag(self, name: str, at: "Checkpoint | str | None" = None) -> str:
+        """Give a checkpoint, the latest or `at`, a name that keeps it from being pruned; return its id.
+
+        A name stands for one checkpoint: giving it again moves it. Raises ThreadNotFoundError, CheckpointNotFoundError.
+        """
+        return self._log.tag(self.name, self.namespace, None if at is None else self._id(at), check_name(name, "tag"))
+
+    def untag(self, name: str) -> bool:
+        """Take a name away; tell whether it was given."""
+        return self._log.untag(self.name, self.namespace, check_name(name, "tag"))
+
+    def tags(self) -> dict[str, str]:
+        """Return the names given to checkpoints, each with its checkpoint's id."""
+        return self._log.tags(self.name, self.namespace)
 
     # --- reading
 

@@ -111,6 +111,7 @@ class NativeMachine(StoreMachine):
         self.native: dict[str, dict[str, dict[str, Any]]] = {}
         self.parents: dict[str, dict[str, str | None]] = {}
         self.kept: dict[tuple[str, str], dict[tuple[str, int], tuple[str, Any]]] = {}
+        self.tags: dict[str, dict[str, str]] = {}
 
     # --- native threads
 
@@ -183,9 +184,20 @@ class NativeMachine(StoreMachine):
             return
         self.handle(pick).thread(name).delete(at)
         del self.native[name][at]
+        self.tags[name] = {tag: id_ for tag, id_ in self.tags.get(name, {}).items() if id_ != at}
         self.kept.pop((name, at), None)
         with pytest.raises(deltastore.NotFoundError):
             self.handle(pick + 1).thread(name).state(at=at)
+
+    @rule(name=st.sampled_from(NATIVE_THREADS), tag=st.sampled_from(["v1", "é\0"]), pick=picks, away=st.booleans())
+    def tag(self, name: str, tag: str, pick: int, away: bool) -> None:
+        at = choose(self.native.get(name, {}), pick)
+        thread = self.handle(pick).thread(name)
+        if away:
+            assert thread.untag(tag) == (self.tags.get(name, {}).pop(tag, None) is not None)
+        elif at is not None:
+            assert thread.tag(tag, at) == at
+            self.tags.setdefault(name, {})[tag] = at
 
     # --- threads
 
@@ -197,6 +209,7 @@ class NativeMachine(StoreMachine):
     def _forget(self, name: str) -> None:
         self.native.pop(name, None)
         self.parents.pop(name, None)
+        self.tags.pop(name, None)
         for kept in [key for key in self.kept if key[0] == name]:
             del self.kept[kept]
 
@@ -212,6 +225,7 @@ class NativeMachine(StoreMachine):
             self.handle(pick).copy(source, target)
             self.native[target] = copy.deepcopy(self.native[source])
             self.parents[target] = dict(self.parents[source])
+            self.tags[target] = dict(self.tags.get(source, {}))
             for (name, id_), kept in list(self.kept.items()):
                 if name == source:
                     self.kept[target, id_] = dict(kept)
@@ -235,6 +249,7 @@ class NativeMachine(StoreMachine):
             thread = handle.thread(name)
             history = list(thread.history())
             assert [entry.id for entry in history] == sorted(known, reverse=True)
+            assert thread.tags() == self.tags.get(name, {})
             assert all(entry.parent_id == self.parents[name][entry.id] for entry in history)
             for id_, state in known.items():
                 assert shown(thread.state(at=id_)) == shown(state)
