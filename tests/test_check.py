@@ -208,7 +208,7 @@ class TestDamage:
         assert "13 checkpoints are counted, 12 are there" in found
         assert "its header counts 12 checkpoints, its namespaces 13" in found
 
-    def test_a_parent_that_is_itself_or_younger(self, damaged: Store, storage: Storage) -> None:  # C21
+    def test_a_parent_that_is_itself_or_younger(self, damaged: Store, storage: Storage) -> None:  # go-git#2340
         expected = everything(damaged)
         own, _ = record_at(storage, 5)
         younger, _ = record_at(storage, 8)

@@ -99,7 +99,7 @@ class TestThreads:
             assert messages == ["base", *(f"{number}.{nth}" for nth in range(5))]
             assert store.thread("t").state(at=id_)["messages"] == messages
 
-    def test_every_write_of_thirty_tasks_is_stored(self, store: Store) -> None:  # C55
+    def test_every_write_of_thirty_tasks_is_stored(self, store: Store) -> None:  # langgraph#8115
         checkpoint = store.thread("t").append({"messages": ["a"]})
 
         def put(number: int) -> None:
@@ -275,7 +275,7 @@ class TestBetweenSnapshotAndCache:
         assert check(Store(storage.inner)).writes_without_checkpoint == 0
 
 
-def test_a_refused_value_holds_nobody_up(store: Store) -> None:  # C60
+def test_a_refused_value_holds_nobody_up(store: Store) -> None:  # openai-agents-python#4163
     with pytest.raises(EncodeError):
         store.thread("t").append({"bad": object()})
     with ThreadPoolExecutor(1) as pool:
@@ -341,7 +341,7 @@ class TestProcesses:
                 acknowledged += done
         return acknowledged
 
-    def test_four_processes_on_threads_of_their_own(self, tmp_path: Path) -> None:  # C46
+    def test_four_processes_on_threads_of_their_own(self, tmp_path: Path) -> None:  # langgraph#8136
         acknowledged = self.run(tmp_path / "store.ds", "own")
         assert len(acknowledged) == self.PROCESSES * self.THREADS * self.PUTS
         with deltastore.open(tmp_path / "store.ds") as store:
@@ -351,7 +351,7 @@ class TestProcesses:
                 state = store.thread(f"t{process}.{number}").state(at=id_)
                 assert state == {"messages": [[process, number, before] for before in range(nth + 1)]}
 
-    def test_four_processes_on_one_thread(self, tmp_path: Path) -> None:  # C46
+    def test_four_processes_on_one_thread(self, tmp_path: Path) -> None:  # langgraph#8136
         acknowledged = self.run(tmp_path / "store.ds", "shared")
         with deltastore.open(tmp_path / "store.ds") as store:
             assert check(store).ok

@@ -77,7 +77,7 @@ class TestAppend:
         assert thread.state() == {"messages": [say("a"), say("b"), say("c")], "facts": {"x": 1, "y": 2}, "step": 2}
         assert thread.state(at=first) == {"messages": [say("a")], "facts": {"x": 1}, "step": 1}
 
-    def test_channels_that_a_step_does_not_write_stay(self, open_store: OpenStore) -> None:  # C11
+    def test_channels_that_a_step_does_not_write_stay(self, open_store: OpenStore) -> None:  # langgraphjs#2334
         store = open_store(snapshot_frequency=4)
         thread = store.thread("t")
         thread.append({"a": {"k": "a"}, "b": 0, "c": ["c"]})
@@ -141,7 +141,7 @@ class TestAppend:
         assert states(open_store().thread("t")) == expected
         assert check(store).max_depth == 2
 
-    def test_read_at_the_anchor_and_one_after_it(self, open_store: OpenStore) -> None:  # C19
+    def test_read_at_the_anchor_and_one_after_it(self, open_store: OpenStore) -> None:  # eventhorizon#414
         store = open_store(snapshot_frequency=2)
         thread = store.thread("t")
         made = [thread.append({"m": [number], "sum": number}) for number in range(6)]
@@ -152,7 +152,7 @@ class TestAppend:
                     made[number - 1].id if number else None
                 )
 
-    def test_reads_never_fold_more_than_the_frequency(self, open_store: OpenStore) -> None:  # C23
+    def test_reads_never_fold_more_than_the_frequency(self, open_store: OpenStore) -> None:  # raiden#2632
         store = open_store(snapshot_frequency=10)
         for number in range(64):
             store.thread("t").append({"m": [number], "d": {str(number % 7): number}})
@@ -260,7 +260,7 @@ class TestPutState:
         thread.put_state({"v": [math.nan, {"a": math.nan}, "x"]})
         assert check(store).chunks == chunks
 
-    def test_what_did_not_change_costs_no_bytes(self, open_store: OpenStore) -> None:  # C27
+    def test_what_did_not_change_costs_no_bytes(self, open_store: OpenStore) -> None:  # pizza-bot#58
         store = open_store(snapshot_frequency=20)
         static = {f"key {number}": "x" * 600 for number in range(100)}
         for number in range(100):
@@ -527,7 +527,7 @@ class TestHistory:
 
 
 class TestForks:
-    def test_a_fork_has_nothing_of_the_abandoned_branch(self, open_store: OpenStore) -> None:  # C01
+    def test_a_fork_has_nothing_of_the_abandoned_branch(self, open_store: OpenStore) -> None:  # langgraph#8443
         store = open_store(snapshot_frequency=1000)
         thread = store.thread("t")
         for text in ("in-1", "first-out"):
@@ -539,7 +539,9 @@ class TestForks:
         assert thread.state()["m"] == ["in-1", "first-out", "in-3", "third-out"]
         assert open_store().thread("t").state()["m"] == ["in-1", "first-out", "in-3", "third-out"]
 
-    def test_an_edit_at_an_old_checkpoint_leaves_the_old_branch_alone(self, open_store: OpenStore) -> None:  # C02
+    def test_an_edit_at_an_old_checkpoint_leaves_the_old_branch_alone(
+        self, open_store: OpenStore
+    ) -> None:  # langgraph#8551
         store = open_store(snapshot_frequency=1000)
         thread = store.thread("t")
         first = thread.append({"m": ["run 1"]})
@@ -587,7 +589,7 @@ class TestForks:
             fork.id: {"m": [say("c")], "o": 3},
         }
 
-    def test_one_branch_may_go_and_the_other_stays(self, open_store: OpenStore) -> None:  # C17
+    def test_one_branch_may_go_and_the_other_stays(self, open_store: OpenStore) -> None:  # surge#271
         store = open_store(snapshot_frequency=4)
         thread = store.thread("t")
         base = [thread.append({"m": [f"base {n}"], "d": {str(n): n}}) for n in range(6)]

@@ -1,4 +1,4 @@
-"""Fenced savers: a worker that was overtaken is stopped at its next put (lg#8796)."""
+"""Fenced savers: a worker that was overtaken is stopped at its next put (langgraph#8796)."""
 
 import asyncio
 import os

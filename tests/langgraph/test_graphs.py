@@ -264,7 +264,7 @@ class TestRuns:
         compare(script)
 
     def test_time_travel_and_forks(self, compare: Any) -> None:
-        """C107, lg#4987: a fork gets a new latest."""
+        """langgraph#4987: a fork gets a new latest."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             graph = chat(saver)
@@ -367,7 +367,7 @@ class TestDeltaChannels:
 
     @pytest.mark.parametrize("frequency", [1, 2, 1000])
     def test_a_fork_drags_in_nothing_of_the_abandoned_branch(self, compare: Any, frequency: int) -> None:
-        """C01, lg#8443."""
+        """langgraph#8443."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             graph = turns_graph(saver, frequency)
@@ -382,7 +382,7 @@ class TestDeltaChannels:
 
     @pytest.mark.parametrize("frequency", [1, 2, 1000])
     def test_editing_an_old_state_leaves_the_later_branch(self, compare: Any, frequency: int) -> None:
-        """C02, lg#8551."""
+        """langgraph#8551."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             graph = turns_graph(saver, frequency)
@@ -401,7 +401,7 @@ class TestDeltaChannels:
         assert edited["log"] == ["in-1", "out-1", "edit"]
 
     def test_parallel_writes_replay_in_the_order_they_ran(self, open_store: OpenStore) -> None:
-        """C03, lg#8382."""
+        """langgraph#8382."""
         schema: Any = TypedDict("State", {"log": appending(1000)})
         graph = StateGraph(schema)
         for name in ("c", "a", "b"):
@@ -415,7 +415,7 @@ class TestDeltaChannels:
 
     @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
     def test_an_overwrite_among_plain_writes_gives_one_answer(self, compare: Any, order: tuple[int, ...]) -> None:
-        """C04, lg#8821: whatever the runtime's answer is, ours is the reference saver's."""
+        """langgraph#8821: whatever the runtime's answer is, ours is the reference saver's."""
         writes = [["x"], Overwrite(["y"]), ["z"]]
 
         def script(saver: BaseCheckpointSaver) -> Any:
@@ -431,7 +431,7 @@ class TestDeltaChannels:
 
     @pytest.mark.parametrize("frequency", [1, 1000])
     def test_update_state_on_a_new_thread_keeps_the_first_write(self, compare: Any, frequency: int) -> None:
-        """C07, lg PR #8011."""
+        """deepagents#3774, langgraph#8011."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             graph = turns_graph(saver, frequency)
@@ -444,7 +444,7 @@ class TestDeltaChannels:
         assert compare(script)[:3] == [["m1"], ["m1", "m2"], ["m1", "m2", "m3"]]
 
     def test_message_ids_are_the_same_on_every_read(self, open_store: OpenStore) -> None:
-        """C09, lg PR #7913."""
+        """langgraph#7913."""
         messages = Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=1000)]
         chat(DeltaSaver(open_store()), messages).invoke({"messages": [HumanMessage("no id")]}, config())
 
@@ -460,7 +460,7 @@ class TestDeltaChannels:
         assert ids() == first[1:]
 
     def test_a_channel_without_seed_begins_empty(self, compare: Any) -> None:
-        """C10: no seed means the channel's own empty value."""
+        """deepagents#3636: no seed means the channel's own empty value."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             schema: Any = TypedDict("State", {"log": appending(1000), "other": int})
@@ -476,7 +476,7 @@ class TestDeltaChannels:
         assert compare(script)[0].values["log"] == ["delta"]
 
     def test_many_turns_on_one_thread(self, compare: Any) -> None:
-        """C06: longer than a page, with packs and without any snapshot."""
+        """langgraph#8447: longer than a page, with packs and without any snapshot."""
 
         def script(saver: BaseCheckpointSaver) -> Any:
             graph = turns_graph(saver, 1000)

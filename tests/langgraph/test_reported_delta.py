@@ -572,7 +572,7 @@ def test_two_hundred_edits_without_a_run_are_read_in_bounded_time(frequency: int
 
 @pytest.mark.parametrize("frequency", [1, 2, 3, 5])
 def test_reads_around_an_anchor_have_each_write_once(open_store: OpenStore, frequency: int) -> None:
-    """looplab/eventhorizon#414: read at the anchor, one before and one after it, values, versions and walks."""
+    """eventhorizon#414: read at the anchor, one before and one after it, values, versions and walks."""
     pair = Pair(DeltaSaver(open_store(snapshot_frequency=frequency)))
     parent = None
     count = 3 * frequency + 2

@@ -155,7 +155,7 @@ class TestPutAndGet:
         assert found.metadata["tenant"] == "ab"  # type: ignore[typeddict-item]
 
     def test_reads_give_fresh_objects(self, saver: DeltaSaver) -> None:
-        """C58, lg#8748."""
+        """langgraph#8748."""
         put_one(saver, a=[[1]], d={"k": [1]}, b=bytearray(b"1"))
         saver.put_writes(config("t", "1"), [("a", [1])], "task")
         for _ in range(2):
@@ -257,7 +257,7 @@ class TestConfigs:
         ],
     )
     def test_thread_ids_are_text_and_what_has_one_text(self, saver: DeltaSaver, thread_id: Any, text: str) -> None:
-        """C105, C75, C77, C86: an int or UUID is the same thread as its text."""
+        """langgraph#6891, langgraph#1878, langgraphjs#665: an int or UUID is the same thread as its text."""
         put_one(saver, thread_id, a=1)
         saver.put_writes(config(thread_id, "1"), [("a", 1)], "task")
         for form in (thread_id, text):
@@ -302,7 +302,7 @@ class TestConfigs:
 
 class TestIds:
     def test_the_latest_is_the_greatest_id(self, pair: Pair) -> None:
-        """C97, lg#6869: not the last put."""
+        """langgraph#6869: not the last put."""
         pair.put(config("t"), checkpoint("z-older", {"a": 1}, {"a": "older"}))
         pair.put(config("t", "z-older"), checkpoint("a-newer", {"a": 2}, {"a": "newer"}))
         pair.compare_all()
@@ -339,7 +339,7 @@ class TestIds:
 
 class TestPutRule:
     def test_channels_that_the_last_step_did_not_write_survive(self, pair: Pair) -> None:
-        """C11, lgjs#2334."""
+        """langgraphjs#2334."""
         pair.put(config("t"), checkpoint("1", {"a": 1, "b": 1, "c": 1}, {"a": [1], "b": {"x": 1}, "c": "c"}))
         pair.put(config("t", "1"), checkpoint("2", {"a": 1, "b": 2, "c": 1}, {"b": {"x": 2}}), new_versions={"b": 2})
         pair.compare_all()
@@ -386,7 +386,7 @@ class TestPutRule:
         assert found.parent_config == config("t", "nowhere")
 
     def test_a_late_put_begins_the_thread_anew(self, pair: Pair) -> None:
-        """C39, lg#7206: as InMemorySaver does; nothing of the old thread returns."""
+        """langgraph#7206: as InMemorySaver does; nothing of the old thread returns."""
         last = grow(pair, "t", count=40)
         pair.put_writes(config("t", last), [("a", "old")], "task")
         for _ in range(2):
@@ -427,7 +427,7 @@ class TestPutRule:
         pair.compare_all()
 
     def test_long_threads_read_old_checkpoints_in_full(self, pair: Pair) -> None:
-        """C06, lg#8447."""
+        """langgraph#8447."""
         grow(pair, "t", count=150)
         assert pair.compare_all() == 150
 
@@ -478,7 +478,7 @@ class TestWrites:
     def test_special_writes_replace_and_ordinary_ones_stay(
         self, pair: Pair, calls: list[list[tuple[str, Any]]]
     ) -> None:
-        """C54, lg#8833: decided for each write."""
+        """langgraph#8833: decided for each write."""
         pair.put(config("t"), checkpoint("1", {}, {}))
         for number, writes in enumerate(calls):
             pair.put_writes(config("t", "1"), writes, "task", f"path {number}")
@@ -486,7 +486,7 @@ class TestWrites:
             pair.compare(config("t", "1"))
 
     def test_writes_are_ordered_by_path_task_and_place(self, pair: Pair) -> None:
-        """C03, lg#8382: writes without a path come first."""
+        """langgraph#8382: writes without a path come first."""
         pair.put(config("t"), checkpoint("1", {}, {}))
         paths = [
             "",
@@ -508,7 +508,7 @@ class TestWrites:
         assert found.pending_writes[0][1] == "__error__"
 
     def test_values_of_writes_keep_their_types(self, pair: Pair) -> None:
-        """C73, lg#6789."""
+        """langgraph#6789."""
         pair.put(config("t"), checkpoint("1", {}, {}))
         message = HumanMessage("hi", id="m")
         writes = [
@@ -533,7 +533,7 @@ class TestWrites:
         pair.compare_all()
 
     def test_all_of_thirty_tasks_are_stored(self, saver: DeltaSaver) -> None:
-        """C55, lg#8115."""
+        """langgraph#8115."""
         put_one(saver, a=1)
         barrier = threading.Barrier(30)
         errors: list[BaseException] = []
@@ -740,7 +740,7 @@ class TestHistory:
 
 class TestReadingCreatesNothing:
     def test_unknown_things(self, saver: DeltaSaver) -> None:
-        """C58."""
+        """langgraph#8748."""
         put_one(saver, a=1)
         before = _rows(saver)
         saver.get_tuple(config("ghost"))
@@ -782,7 +782,7 @@ class TestAsync:
         asyncio.run(run())
 
     def test_sync_methods_work_inside_a_running_loop(self, saver: DeltaSaver) -> None:
-        """C48, lg#7857."""
+        """langgraph#7857."""
 
         async def run() -> None:
             put_one(saver, a=1)
@@ -896,7 +896,7 @@ class TestSerializers:
         assert not [key for key, row in _rows(saver).items() if b"SECRET" in row]
 
     def test_another_serializer_is_a_typed_error(self, open_store: OpenStore) -> None:
-        """C16, C94: never a quietly different value, nor plain text where an encrypted value is expected."""
+        """deer-flow#4292, langgraph#8938: never a quietly different value, nor plain text for an encrypted one."""
         serializers = [JsonPlusSerializer(), Reversing(), EncryptedSerializer(Xor()), MyJsonPlus()]
         for number, writer in enumerate(serializers):
             put_one(DeltaSaver(open_store(), serde=writer), number, a=[1], b={"x": 1}, c=None)
@@ -943,7 +943,7 @@ class TestSerializers:
     def test_what_cannot_be_stored_is_refused_before_anything_is_written(
         self, saver: DeltaSaver, value: Any, path: str
     ) -> None:
-        """C60, C69, C71, C79, C90."""
+        """openai-agents-python#4163, langgraph#8673, langgraph#8185, llama_index#18069, langchain-mongodb#260."""
         put_one(saver, a=1)
         before = _rows(saver)
         made = checkpoint("2", {"a": 2, "bad one": 2}, {"a": 2, "bad one": value})
@@ -960,13 +960,13 @@ class TestSerializers:
         assert _rows(saver) == before
 
     def test_pickle_is_off(self, saver: DeltaSaver) -> None:
-        """C91."""
+        """langgraph#7533."""
         with pytest.raises(EncodeError):
             put_one(saver, a=threading.Lock())
         assert not getattr(saver.serde, "pickle_fallback", True)
 
     def test_surrogates_never_change_the_format(self, pair: Pair) -> None:
-        """C90: the serializer replaces them, and what looks like a constructor record stays data."""
+        """langchain-mongodb#260: the serializer replaces them; what looks like a constructor stays data."""
         record = {"lc": 2, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "true"}}
         values = {
             "a": ["\ud800", record],
@@ -1035,7 +1035,7 @@ class TestStores:
         assert saver.get_tuple(config("t")) is not None
 
     def test_from_path_makes_opens_and_closes(self, tmp_path: Path) -> None:
-        """C111: no set-up call."""
+        """langgraph#5327: no set-up call."""
         path = tmp_path / "s"
         with DeltaSaver.from_path(path, snapshot_frequency=7) as saver:
             put_one(saver, a=1)
@@ -1065,7 +1065,7 @@ class TestStores:
         pair.compare_all(two)
 
     def test_an_unclosed_saver_does_not_keep_the_process(self, tmp_path: Path) -> None:
-        """C49, lg#789."""
+        """langgraph#789."""
         program = """
 import asyncio, sys
 from deltastore.langgraph import DeltaSaver
@@ -1101,7 +1101,7 @@ assert len(asyncio.run(main())) == 2
         assert saver.get_next_version(3.7, None).startswith(f"{4:032}.")
 
     def test_writers_of_one_thread_lose_nothing(self, open_store: OpenStore) -> None:
-        """C46: four threads put on one thread and one namespace."""
+        """langgraph#8136: four threads put on one thread and one namespace."""
         saver = DeltaSaver(open_store(snapshot_frequency=5))
         errors: list[BaseException] = []
 

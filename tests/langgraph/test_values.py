@@ -165,7 +165,7 @@ def test_losses_are_warned_of_and_nothing_else(make: Callable[..., DeltaSaver], 
 def test_what_cannot_be_stored_is_refused_and_nothing_written(
     make: Callable[..., DeltaSaver], value: Any, path: str
 ) -> None:
-    """langgraph#8673, #8185, #8326; run-llama/llama_index#18069."""
+    """langgraph#8673, #8185, #8326; llama_index#18069."""
     saver = make()
     put(saver, [1])
     before = rows_of(saver.store.log.storage)
