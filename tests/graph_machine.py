@@ -394,8 +394,12 @@ class GraphMachine(StoreMachine):
                 continue
             for id_ in known.keys() - set(doomed.get(space, ())):
                 channels = [c for c in known[id_]["versions"] if c not in known[id_]["values"] and c not in DELTA]
-                found = saver.get_delta_channel_history(config=config_of(name, space, id_), channels=channels)
-                yield (space, id_), shown(found)
+                try:
+                    found = saver.get_delta_channel_history(config=config_of(name, space, id_), channels=channels)
+                except CheckpointNotFoundError:  # a parent that was never put can't be told from one that was deleted
+                    yield (space, id_), "lost"
+                else:
+                    yield (space, id_), shown(found)
 
     # --- copies, tags
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltastore import Store, Thread
+from deltastore.codec import chunkrow
+from deltastore.codec.primitives import unseal
+from deltastore.log import keys
 from deltastore.storage import ReadTransaction, RetryTransaction, Storage, StorageInfo, WriteTransaction
 
 EVERYTHING = (b"", b"\xff" * 8)
@@ -24,6 +27,18 @@ def put_raw(storage: Storage, key: bytes, row: bytes | None) -> None:
             tx.delete(key)
         else:
             tx.put(key, row)
+
+
+def chunk_sizes(store: Store, thread: int = 1, series: int = 0) -> dict[int, int]:
+    """Return the bytes of each chunk of a thread, by number: a frame's where it is stored against another."""
+    prefix = keys.chunks(thread, series)
+    out: dict[int, int] = {}
+    for key, row in rows_of(store.log.storage).items():
+        if key.startswith(prefix):
+            found = chunkrow.decode_row(unseal(key, row), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            out |= {number: len(blob) for number, blob in found.whole.items()}
+            out |= {number: len(based.frame) for number, based in found.based.items()}
+    return out
 
 
 def states(thread: Thread) -> dict[str, dict[str, Any]]:

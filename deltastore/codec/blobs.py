@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from deltastore.codec.records import DICT, LIST, OPAQUE
+from deltastore.codec.records import DICT, LIST, OPAQUE, SNAPSHOT_DICT, SNAPSHOT_LIST
 from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 
 STRICT_ELEMENT, STRICT_ENTRY, STRICT_RUN, STRICT_OPAQUE, STRICT_REMOVAL = 1, 2, 3, 4, 5
@@ -53,6 +53,18 @@ class Codec(Protocol):
 
     def encode(self, value: Any) -> bytes:
         """Return a whole value as one blob."""
+
+    def unwrap(self, value: Any) -> Any:
+        """Return the list or dict that a snapshot holds, to be cut as such; None where the value is no snapshot of one.
+
+        A snapshot sums up a channel's writes in a wrapping of the API's own, so its chunks are those of the writes.
+        """
+
+    def wrap(self, value: Any) -> Any:
+        """Return a snapshot of this list or dict, as the round trip of the snapshot gives it.
+
+        Raises CodecMismatchError where this codec has no snapshots.
+        """
 
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return the elements of a list as a blob each: the hook where a serializer may treat elements its own way."""
@@ -122,6 +134,10 @@ def _cut_elements(value: Any, codec: Codec) -> Cut:
         return Cut(LIST, codec.encode_elements(value))
     if type(value) is dict:
         return Cut(DICT, [codec.encode_entry(key, item) for key, item in value.items()], tuple(value))
+    held = codec.unwrap(value)
+    if type(held) is list or type(held) is dict:
+        made = _cut_elements(held, codec)
+        return Cut(SNAPSHOT_LIST if made.kind == LIST else SNAPSHOT_DICT, made.blobs, made.keys)
     return Cut(OPAQUE, [codec.encode(value)])
 
 
@@ -166,6 +182,10 @@ def assemble(kind: int, blobs: Sequence[bytes], codec: Codec) -> Any:
         return codec.decode_list(blobs)
     if kind == DICT:
         return codec.decode_dict(blobs)
+    if kind == SNAPSHOT_LIST:
+        return codec.wrap(codec.decode_list(blobs))
+    if kind == SNAPSHOT_DICT:
+        return codec.wrap(codec.decode_dict(blobs))
     if kind == OPAQUE and len(blobs) == 1:
         return codec.decode(blobs[0])
     raise ChecksumError(f"malformed value: kind {kind} with {len(blobs)} chunks")

@@ -17,7 +17,10 @@ from deltastore.errors import ChecksumError, EncodeError
 
 ANCHOR, HIDDEN, PARENT_MISSING, REMNANT, HISTORY_ENDS, PARENT_DELETED = 1, 2, 4, 8, 16, 32
 _ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING | REMNANT | HISTORY_ENDS | PARENT_DELETED
-OPAQUE, LIST, DICT = 0, 1, 2
+OPAQUE, LIST, DICT, SNAPSHOT_LIST, SNAPSHOT_DICT = 0, 1, 2, 3, 4
+KINDS = (OPAQUE, LIST, DICT, SNAPSHOT_LIST, SNAPSHOT_DICT)
+"""What a value may be. A snapshot is a list or dict in the wrapping of the API that put it: see `Codec.unwrap`."""
+SNAPSHOTS = (SNAPSHOT_LIST, SNAPSHOT_DICT)
 SET, PATCH, FOLD, DROP = 0, 1, 2, 3
 SERIES = 2
 """Value chunks are series 0, chunks of hidden channels series 1."""
@@ -241,7 +244,7 @@ def _parse_op(fields: Any, bases: tuple[int, int]) -> Op:
 
 
 def _parse_value(kind: Any, data: Any, base: int) -> Value:
-    if kind not in (OPAQUE, LIST, DICT) or not isinstance(data, bytes):
+    if kind not in KINDS or not isinstance(data, bytes):
         raise ChecksumError(f"malformed record: a value of kind {kind}")
     return Value(kind, sp.decode(data, base))
 

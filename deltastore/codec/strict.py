@@ -102,6 +102,13 @@ class StrictCodec:
         """Return a value as an opaque blob. Raises EncodeError."""
         return _tagged(bl.STRICT_OPAQUE, value)
 
+    def unwrap(self, value: Any) -> None:
+        """Return None: the native API has no snapshots."""
+
+    def wrap(self, value: Any) -> Any:
+        """Refuse: only LangGraph puts snapshots. Raises CodecMismatchError."""
+        raise bl.wrong_tag(bl.JSONPLUS_ELEMENT, self)
+
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element; a Remove becomes a removal. Raises EncodeError."""
         return [_removal(value) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value]) for value in values]

@@ -14,6 +14,7 @@ from typing import Any
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from deltastore.codec import blobs as bl
 from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
@@ -106,6 +107,13 @@ class OpaqueCodec:
     def _known_kind(self, tag: int) -> str | None:
         return None
 
+    def unwrap(self, value: Any) -> Any:
+        """Return None: values are never cut."""
+
+    def wrap(self, value: Any) -> Any:
+        """Refuse: what is cut was written by another serializer. Raises CodecMismatchError."""
+        raise bl.wrong_tag(bl.JSONPLUS_ELEMENT, self)
+
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Not for this codec: values are never cut."""
         raise NotImplementedError
@@ -144,9 +152,33 @@ class JsonPlusCodec(OpaqueCodec):
             raise bl.NotElementwiseError  # pickle_fallback is on, and was needed
         return data
 
+    def _has_own_reader(self) -> bool:
+        """Whether the user gave the serializer a reader of his own, which must see every message and snapshot."""
+        return bool(getattr(self.serde, "_custom_unpack_ext_hook", False))
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value as an opaque blob; a message as the element that it is in a list: writes often are bare.
+
+        Raises what the serializer raises.
+        """
+        message = None if self._has_own_reader() else messages.encode(value)
+        return super().encode(value) if message is None else message
+
+    def decode(self, blob: bytes) -> Any:
+        """Return the value of an opaque blob. Raises CodecMismatchError, or what the serializer raises."""
+        return messages.decode([blob])[0] if blob[0] == bl.JSONPLUS_MESSAGE else super().decode(blob)
+
+    def unwrap(self, value: Any) -> Any:
+        """Return what a DeltaChannel's snapshot holds; None for any other value."""
+        return value.value if type(value) is _DeltaSnapshot and not self._has_own_reader() else None
+
+    def wrap(self, value: Any) -> Any:
+        """Return a DeltaChannel's snapshot of a value."""
+        return _DeltaSnapshot(value)
+
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element. Raises what the serializer raises."""
-        if getattr(self.serde, "_custom_unpack_ext_hook", False):  # a reader of its own must see every message
+        if self._has_own_reader():
             return [self._element(value) for value in values]
         return [messages.encode(value) or self._element(value) for value in values]
 

@@ -1,10 +1,12 @@
 """The draft of a put: what it changes of the parent's channels, and the ops, chunks and head that come of it.
 
 Reads through a view, runs a user's reducer where an anchor needs it, and writes nothing. Imports reading, intents,
-placing, heads, registry and state. The invariant: the ops, folded onto the parent's state, give the head's state.
+placing, heads, registry, seeds and state. The invariant: the ops, folded onto the parent's state, give the head's
+state.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -14,11 +16,12 @@ from deltastore.codec.strict import STRICT
 from deltastore.errors import EncodeError, InvalidInputError, ReducerMismatchError
 from deltastore.log import policy, rows
 from deltastore.log import state as st
-from deltastore.log.heads import Head, HeadCache
+from deltastore.log.heads import Head, HeadCache, Sum
 from deltastore.log.intents import FoldWrite, Intent
 from deltastore.log.placing import NewChunks, Old, Placed, place
 from deltastore.log.reading import View
 from deltastore.log.registry import Registry
+from deltastore.log.seeds import Seeds
 from deltastore.reducers import APPEND, FIRST_INTERNED_REDUCER, MERGE, REPLACE, UPSERT
 
 MAX_KEPT_BASES = 256
@@ -67,12 +70,14 @@ class Draft:
         next_chunk: tuple[int, ...],
         codec: Codec,
         registry: Registry,
+        seeds: Seeds,
     ) -> None:
         self.view = view
         self.parent = parent
         self.known = known
         self.codec = codec
         self.registry = registry
+        self.seeds = seeds
         self.new = tuple(NewChunks(first) for first in next_chunk)
         self.state: st.State = dict(parent.state) if parent else {}
         self.blobs = dict(parent.blobs) if parent else {}
@@ -100,6 +105,7 @@ class Draft:
         if decision.anchor:
             self._fold_all()
             ops, order, depth = st.set_ops(self.state), None, 0
+        sums = self.seeds.carry(wanted.seeds)
         head = Head(
             b"",
             "",
@@ -108,8 +114,9 @@ class Draft:
             self.state,
             {number: blobs for number, blobs in self.blobs.items() if number in self.state},
             {number: keys_ for number, keys_ in self.keys.items() if number in self.state},
-            self._kept_bases(),
+            self._kept_bases(sums),
             wanted.seeds,
+            sums,
             wanted.versions,
         )
         return head, ops, order
@@ -151,7 +158,7 @@ class Draft:
             raise EncodeError(message, channel=name)
         before = self.state.get(number)
         self._check_configured(number, before, configured)
-        placed = place(value, self._old(number), self._known(number), self.new[rec.series_of(number)])
+        placed = self._placed(number, value)
         self.blobs[number] = placed.blobs
         self.keys.pop(number, None)  # they must never be another value's than the chunks
         if value.keys is not None:
@@ -159,6 +166,21 @@ class Draft:
         op = _op_for(number, value.kind, placed, before, configured or 0)
         if op is not None:
             self._apply(op)
+
+    def _placed(self, number: int, value: Cut) -> Placed:
+        old, known, new = self._old(number), self._known(number), self.new[rec.series_of(number)]
+        if value.kind not in rec.SNAPSHOTS:
+            return place(value, old, known, new)
+        found = self.seeds.find(number)
+        writes = [chunk for write in found.writes for chunk in sp.numbers(write.spans)]
+        blobs = [self.view.blob(0, chunk) for chunk in writes]
+        self.bases |= self.view.bases
+        if old is not None and old.kind == value.kind:
+            return place(value, old, {**known, **dict(zip(blobs, writes, strict=True))}, new)
+        # where reducers append, a snapshot is just this
+        summed = Old(value.kind, [*found.numbers, *writes], [*found.blobs, *blobs], None)
+        # no splice: this isn't the parent's value, so the op must state all of it
+        return replace(place(value, summed, known, new), splice=None)
 
     def _known(self, number: int) -> Mapping[bytes, int]:
         return self.known if rec.series_of(number) == 0 else {}
@@ -187,7 +209,7 @@ class Draft:
 
     def _check_write(self, write: FoldWrite, before: st.Channel | None, reducer: int) -> None:
         needed = {APPEND: rec.LIST, UPSERT: rec.LIST, MERGE: rec.DICT}.get(reducer)
-        kinds = {rec.LIST: "list", rec.DICT: "dict", rec.OPAQUE: "value"}
+        kinds = dict.fromkeys(rec.KINDS, "value") | {rec.LIST: "list", rec.DICT: "dict"}
         name = self.registry.channel_name(self.view.tx, write.channel)
         described = self.registry.describe(self.view.tx, reducer)
         if needed is not None:
@@ -242,11 +264,12 @@ class Draft:
         numbers = [found.get(blob) or self.new[series].place(blob) for blob in made.blobs]
         return st.Channel(rec.Value(made.kind, sp.of_numbers(numbers)), channel.reducer)
 
-    def _kept_bases(self) -> dict[int, tuple[int, ...]]:
+    def _kept_bases(self, sums: Mapping[int, Sum]) -> dict[int, tuple[int, ...]]:
         if len(self.bases) <= MAX_KEPT_BASES:
             return self.bases
         held = [channel.value.spans for channel in self.state.values() if channel.value]
         live = {number for spans in held for number in sp.numbers(spans)}
+        live.update(number for found in sums.values() for number in found.numbers)
         return {number: bases for number, bases in self.bases.items() if number in live}
 
 

@@ -2,7 +2,7 @@
 
 A head is keyed by the checkpoint's ULID and is only used while the thread's `collected` is what it was when the head
 was read; since a checkpoint's meaning never changes, it is right whichever process wrote since. Bounded in bytes.
-Imports state. Thread-safe.
+Imports codec and state. Thread-safe.
 """
 
 import threading
@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltastore.codec.records import Value
 from deltastore.log.state import State
 
 DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
@@ -18,11 +19,25 @@ BLOB_OVERHEAD_BYTES = 64
 ENTRY_OVERHEAD_BYTES = 2048
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What a channel's next snapshot will mostly be made of: its last value's chunks, and the writes since, in order.
+
+    `kind` is the last value's, and `numbers` and `blobs` are empty where there was none.
+    """
+
+    kind: int
+    numbers: list[int]
+    blobs: list[bytes]
+    writes: tuple[Value, ...] = ()
+
+
 @dataclass(slots=True)
 class Head:
     """A checkpoint's channels: chunk numbers, and for channels that were put or read as values the chunks themselves.
 
-    `blobs` may lack channels; the lists in it are never changed in place. `versions` are LangGraph's, decoded.
+    `blobs` may lack channels; the lists in it are never changed in place. `versions` are LangGraph's, decoded. `sums`
+    are of channels without a value whose last one was a snapshot, and may lack some.
     """
 
     ulid: bytes
@@ -34,11 +49,13 @@ class Head:
     keys: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
     seeds: dict[int, int] = field(default_factory=dict)
+    sums: dict[int, Sum] = field(default_factory=dict)
     versions: dict[str, Any] | None = None
 
     def weight(self) -> int:
         """Return about what the head holds, in bytes."""
-        held = sum(sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs) for blobs in self.blobs.values())
+        lists = [*self.blobs.values(), *(found.blobs for found in self.sums.values())]
+        held = sum(sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs) for blobs in lists)
         return held + ENTRY_OVERHEAD_BYTES
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from deltastore.codec import chunkrow
 from deltastore.codec.blobs import Cut
-from deltastore.codec.records import DICT, OPAQUE
+from deltastore.codec.records import OPAQUE
 from deltastore.log.state import Splice, diff
 
 
@@ -109,7 +109,7 @@ def _predecessors(cut: Cut, old: Old) -> dict[int, tuple[int, bytes]]:
     large = [place for place, blob in enumerate(cut.blobs) if len(blob) > chunkrow.MIN_BASED_BYTES]
     if not large:
         return {}
-    if cut.kind == DICT and cut.keys is not None and old.keys is not None:
+    if cut.keys is not None and old.keys is not None:
         places: Mapping[Any, int] = {key: place for place, key in enumerate(old.keys)}
         pairs: Sequence[tuple[int, int | None]] = [(place, places.get(cut.keys[place])) for place in large]
     elif cut.kind == OPAQUE or len(cut.blobs) == len(old.blobs):

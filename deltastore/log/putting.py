@@ -23,6 +23,7 @@ from deltastore.log.intents import Intent
 from deltastore.log.reading import View
 from deltastore.log.registry import Registry
 from deltastore.log.removing import hide_or_remove
+from deltastore.log.seeds import Seeds
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 
@@ -124,7 +125,8 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         pending = context.heads.pending(view.thread, namespace.number, parent.id, collected, next_chunk[0])
         if pending is not None:
             known, pending_bases = pending.numbers, pending.bases
-    draft = Draft(view, parent.head, known, next_chunk, put.codec, context.registry)
+    seeds = Seeds(view, namespace, parent.id, parent.head)
+    draft = Draft(view, parent.head, known, next_chunk, put.codec, context.registry, seeds)
     draft.bases |= pending_bases
     head, ops, order = draft.resolve(put.intent, decision)
     head.collected = collected

@@ -11,7 +11,7 @@ import ormsgpack
 
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import pack, seal, unpack, unseal
-from deltastore.codec.records import DICT, LIST, OPAQUE, SERIES, Value, pack_id, unpack_id
+from deltastore.codec.records import KINDS, SERIES, Value, pack_id, unpack_id
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -276,7 +276,7 @@ def _decode_task(key: bytes, fields: Any) -> tuple[str, dict[int, StoredWrite]]:
 
 def _decode_write(key: bytes, fields: Any) -> StoredWrite:
     match fields:
-        case [int(idx), int(channel), kind, bytes(spans), bytes(path), int(time_ms)] if kind in (OPAQUE, LIST, DICT):
+        case [int(idx), int(channel), kind, bytes(spans), bytes(path), int(time_ms)] if kind in KINDS:
             return StoredWrite(idx, channel, Value(kind, sp.decode(spans, 0)), keys.decode_name(path), time_ms)
     raise ChecksumError(f"row {key.hex()} is no write row")
 

@@ -55,6 +55,12 @@ class Whole:
     def decode(self, blob: bytes) -> Any:
         return eval(blob[1:])
 
+    def unwrap(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def wrap(self, value: Any) -> Any:
+        raise NotImplementedError
+
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         raise NotImplementedError
 
@@ -99,7 +105,7 @@ class TestRoundTrip:
         assert cut({1: 1}, STRICT, "c").kind == DICT
         assert cut("a", STRICT, "c").kind == OPAQUE
 
-    @pytest.mark.parametrize(("kind", "count"), [(OPAQUE, 0), (OPAQUE, 2), (3, 1), (7, 0)])
+    @pytest.mark.parametrize(("kind", "count"), [(OPAQUE, 0), (OPAQUE, 2), (5, 1), (7, 0)])
     def test_a_value_of_unknown_shape_is_damage(self, kind: int, count: int) -> None:
         with pytest.raises(ChecksumError):
             assemble(kind, [STRICT.encode(1)] * count, STRICT)

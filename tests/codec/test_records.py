@@ -28,7 +28,7 @@ ULIDS = st.binary(min_size=16, max_size=16)
 SPANS = st.lists(st.one_of(st.integers(1, 40), st.integers(1, 2**40)), max_size=12).map(sp.of_numbers)
 CHANNELS = st.one_of(st.sampled_from([1, 2, 16, 17]), st.integers(1, 2**32 - 1))
 REDUCERS = st.one_of(st.integers(0, 4), st.integers(16, 2**32 - 1))
-RECORD_VALUES = st.builds(Value, st.sampled_from([rec.OPAQUE, rec.LIST, rec.DICT]), SPANS)
+RECORD_VALUES = st.builds(Value, st.sampled_from(rec.KINDS), SPANS)
 OPS = st.one_of(
     st.builds(Set, CHANNELS, REDUCERS, RECORD_VALUES),
     st.builds(Patch, CHANNELS, st.integers(0, 2**32), st.integers(0, 2**32), SPANS),
@@ -260,10 +260,10 @@ class TestDamage:
         "op",
         [
             [], [16], 5, None, "ab", [16, 4], [16, 3, 0], [0, 3], [-1, 3], [2**32, 3], ["16", 3], [16.5, 3],
-            [16, 0, 1, 3, b""], [16, 0, 1, -1, b""], [16, 0, 1, [], b""], [16, 0, -1, 1, b""], [16, 0, 2**32, 1, b""],
+            [16, 0, 1, 5, b""], [16, 0, 1, -1, b""], [16, 0, 1, [], b""], [16, 0, -1, 1, b""], [16, 0, 2**32, 1, b""],
             [16, 0, 1, 1, "text"], [16, 0, 1, 1, [0, 1]], [16, 0, 1, 1, b"\x80"], [16, 0, 1, 1, b"\0\0"],
             [16, 1, -1, 1, b""], [16, 1, 1, -1, b""], [16, 1, 0, 0], [16, 2, 2], [16, 2, 2, 5], [16, 2, 2, [1]],
-            [16, 2, 2, [3, b""]], [16, 2, 2, [1, [1]]],
+            [16, 2, 2, [5, b""]], [16, 2, 2, [1, [1]]],
         ],
     )  # fmt: skip
     def test_an_op_that_cannot_be_is_damage(self, op: Any) -> None:

@@ -100,6 +100,7 @@ VALUES = st.one_of(
     st.lists(SCALARS, max_size=40),
     st.dictionaries(st.one_of(TEXT, st.integers(-5, 5)), st.one_of(ITEMS, LARGE), max_size=5),
     st.integers(0, 2500).map(lambda length: list(range(length))),
+    st.builds(_DeltaSnapshot, st.one_of(st.lists(MESSAGES, max_size=5), st.dictionaries(TEXT, LARGE, max_size=3))),
 )
 
 
@@ -108,6 +109,8 @@ def evolved(draw: st.DrawFn, old: Any) -> Any:
     """Return a value as a graph would make it of an old one."""
     if draw(st.integers(0, 5)) == 0:
         return draw(VALUES)
+    if type(old) is _DeltaSnapshot:
+        return _DeltaSnapshot(draw(evolved(old.value)))
     if type(old) is list:
         place, stop = sorted((draw(st.integers(0, len(old))), draw(st.integers(0, len(old)))))
         kind = draw(st.sampled_from(["append", "append", "splice", "cut", "repeat", "same"]))
@@ -146,6 +149,8 @@ class SaverMachine(RuleBasedStateMachine):
         self.bursts = 0
         self.known: dict[tuple[str, str], dict[str, Known]] = {}
         self.pairs: dict[tuple[str, str], dict[tuple[str, Any], Any]] = {}
+        self.sums: dict[tuple[str, str], dict[str, Any]] = {}
+        """What the next snapshot of a channel would hold: the last list or dict, and what was written to it since."""
         self.touched: list[dict[str, Any]] = []
 
     def storage(self) -> Storage:
@@ -177,7 +182,7 @@ class SaverMachine(RuleBasedStateMachine):
         for name in data.draw(
             st.lists(st.sampled_from(CHANNELS), min_size=1, max_size=3, unique=True), label="channels"
         ):
-            fate = data.draw(st.sampled_from(["value", "value", "value", "value", "no value", "gone"]), label=name)
+            fate = data.draw(st.sampled_from([*["value"] * 4, "no value", "no value", "snapshot", "gone"]), label=name)
             pairs = self.pairs[where]
             old = pairs.get((name, versions.get(name)), ABSENT)
             if fate == "gone":
@@ -188,6 +193,12 @@ class SaverMachine(RuleBasedStateMachine):
             value = ABSENT
             if fate == "value":
                 value = data.draw(VALUES if old is ABSENT else evolved(old), label="value")
+            sums = self.sums.setdefault(where, {})
+            if fate == "snapshot":
+                value = data.draw(evolved(_DeltaSnapshot(sums.get(name, []))), label="snapshot")
+            held = value.value if type(value) is _DeltaSnapshot else value
+            if type(held) in (list, dict):
+                sums[name] = held
             pairs[name, versions[name]] = value
         return versions
 
@@ -323,7 +334,11 @@ class SaverMachine(RuleBasedStateMachine):
             writes = []
             for channel in data.draw(st.lists(st.sampled_from(WRITE_CHANNELS), max_size=4), label="writes"):
                 old = self.pairs[where].get((channel, head.get(channel)), ABSENT)
-                writes.append((channel, data.draw(VALUES if old is ABSENT else evolved(old), label="value")))
+                value = data.draw(VALUES if old is ABSENT else evolved(old), label="value")
+                writes.append((channel, value))
+                sums = self.sums.setdefault(where, {})
+                if type(value) in (list, dict) and type(sums.get(channel)) is type(value):
+                    sums[channel] = sums[channel] + value if type(value) is list else sums[channel] | value
             self.use(handle).put_writes(at, writes, task, path)
         self.touched.append(at)
 

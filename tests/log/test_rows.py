@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unpack
-from deltastore.codec.records import Value
+from deltastore.codec.records import KINDS, Value
 from deltastore.errors import ChecksumError
 from deltastore.log import keys, rows
 from deltastore.storage.memory import MemoryStorage
@@ -44,7 +44,7 @@ WRITES = st.builds(
     rows.StoredWrite,
     st.integers(-10, 10),
     st.integers(1, 2**32),
-    st.builds(Value, st.integers(0, 2), st.lists(st.integers(1, 40), max_size=5).map(sp.of_numbers)),
+    st.builds(Value, st.sampled_from(KINDS), st.lists(st.integers(1, 40), max_size=5).map(sp.of_numbers)),
     st.text(alphabet=st.characters()),
     NUMBERS,
 )
@@ -207,6 +207,12 @@ class TestDamage:
         row = ormsgpack.packb(odd)
         with pytest.raises(ChecksumError):
             decode(KEY, b"\0" + row if decode == rows.decode_tasks else row)
+
+
+def test_a_write_of_unknown_kind_is_damage() -> None:
+    write = rows.StoredWrite(0, 16, Value(max(KINDS) + 1, ((3, 2),)), "p", 9)
+    with pytest.raises(ChecksumError):
+        rows.decode_tasks(KEY, rows.encode_tasks({"task": {0: write}}))
 
 
 def test_the_bytes_of_small_rows_in_format_0() -> None:
