@@ -414,7 +414,7 @@ class Log:
         """
 
         def work(tx: WriteTransaction) -> str:
-            number, _ = deleting.require_thread(tx, thread)
+            number, header = deleting.require_thread(tx, thread)
             found = rows.load_namespace(tx, number, keys.encode_name(namespace))
             wanted = found.latest if found is not None and id_ is None else id_
             if found is None or wanted is None or finding.find(View(tx, number, thread), found, wanted) is None:
@@ -423,6 +423,7 @@ class Log:
                     "see its history"
                 )
             tagging.put(tx, number, found.number, keys.encode_name(name), wanted)
+            rows.store_header(tx, number, header)
             return wanted
 
         return names.in_write(self.storage, (), work)
@@ -432,7 +433,10 @@ class Log:
 
         def work(tx: WriteTransaction) -> bool:
             located = self._locate(tx, thread, namespace)
-            return located is not None and tagging.delete(tx, located[0], located[2].number, keys.encode_name(name))
+            if located is None or not tagging.delete(tx, located[0], located[2].number, keys.encode_name(name)):
+                return False
+            rows.store_header(tx, located[0], located[1])
+            return True
 
         return names.in_write(self.storage, (), work)
 

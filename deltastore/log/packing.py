@@ -5,7 +5,7 @@ record pack into rows again before one of its records is changed. Imports readin
 changes no checkpoint's meaning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from deltastore import ulid as ulids
@@ -39,7 +39,10 @@ class RecordPack:
     row: bytes
     id_key: bytes | None
     id_row: bytes
-    count: int
+    loose: int
+    """How many records of their own go into it."""
+    id_packs: int
+    """How many more record packs are listed by id, less those that go into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +112,51 @@ def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
     run = _packable(view, namespace)
     if not run:
         return Skip(namespace.name, None)
-    last = run[-1].row.ulids[0]
-    if len(run) < 2:
-        return Skip(namespace.name, last)
-    members = [(found.row.ulids[0], found.row.records[0]) for found in run]
+    made = pack_records(view, namespace, run) if len(run) >= 2 else None
+    return made or Skip(namespace.name, run[-1].row.ulids[0])
+
+
+def pack_records(view: View, namespace: rows.Namespace, run: Sequence[FoundRow]) -> RecordPack | None:
+    """Make one pack of consecutive rows, records of their own or packs, with their ids and writes.
+
+    None where another id stands between theirs: a pack owns its range of ids. Raises CorruptionError.
+    """
+    members = [pair for found in run for pair in zip(found.row.ulids, found.row.records, strict=True)]
     replaced = [(found.key, found.sealed) for found in run]
-    writes: dict[str, dict[bytes, bytes]] = {}
-    visible = {record.id or ulids.to_text(ulid): record for ulid, record in members if not record.is_hidden}
-    id_key, id_row = None, b""
+    visible = {record.id or ulids.to_text(ulid) for ulid, record in members if not record.is_hidden}
+    last = members[-1][0]
+    id_key, id_row, id_packs = None, b"", 0
     if namespace.front != rows.NATIVE and visible:
-        id_rows = _id_rows(view, namespace, sorted(visible))
+        id_rows = _id_rows(view, namespace, run, visible)
         if id_rows is None:
-            return Skip(namespace.name, last)
+            return None
         replaced += id_rows
         id_key = keys.by_id(view.thread, namespace.number, keys.encode_id(max(visible)))
         id_row = rows.IdEntry(last, min(visible), len(visible)).encode()
+        id_packs = 1 - sum(found.row.packed and bool(_visible_ids(found)) for found in run)
+    writes = {id_: dict(tasks) for found in run for id_, tasks in found.row.writes.items()}
     for id_ in visible:
         prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
         for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
-            writes.setdefault(id_, {})[key[-keys.HASH_BYTES :]] = unseal(key, sealed)
             replaced.append((key, sealed))
-    packed = recordrow.RecordRow(
+            row, packed = unseal(key, sealed), writes.setdefault(id_, {})
+            hashed = key[-keys.HASH_BYTES :]
+            if hashed in packed:
+                row = rows.encode_tasks(
+                    rows.merge_tasks(rows.decode_tasks(key, packed[hashed]), rows.decode_tasks(key, row))
+                )
+            packed[hashed] = row
+    joined = recordrow.RecordRow(
         True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes
     )
+    loose = sum(not found.row.packed for found in run)
     return RecordPack(
-        namespace.name, tuple(replaced), last, recordrow.encode_pack(packed), id_key, id_row, len(members)
+        namespace.name, tuple(replaced), last, recordrow.encode_pack(joined), id_key, id_row, loose, id_packs
     )
+
+
+def _visible_ids(found: FoundRow) -> list[str]:
+    return [record.id for record in found.row.records if not record.is_hidden]
 
 
 def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
@@ -161,17 +183,20 @@ def _packable(view: View, namespace: rows.Namespace) -> list[FoundRow]:
     return loose[:count]
 
 
-def _id_rows(view: View, namespace: rows.Namespace, ids: list[str]) -> list[Row] | None:
-    """Return the by-id rows of these ids, or None where another id or pack stands between them."""
+def _id_rows(
+    view: View, namespace: rows.Namespace, run: Iterable[FoundRow], visible: Collection[str]
+) -> list[Row] | None:
+    """Return the by-id rows of these records, or None where another id or pack stands between them."""
     prefix = keys.ids(view.thread, namespace.number)
-    lower, upper = prefix + ids[0].encode(), prefix + ids[-1].encode() + b"\0"
+    lower, upper = prefix + min(visible).encode(), prefix + max(visible).encode() + b"\0"
     found = list(view.tx.scan(lower, upper))
-    if [key[len(prefix) :] for key, _ in found] != sorted(id_.encode() for id_ in ids):
+    expected = {max(ids).encode() for row in run if (ids := _visible_ids(row))}
+    if {key[len(prefix) :] for key, _ in found} != expected:
         return None
     for key, sealed in view.tx.scan(upper, keys.end_of(prefix)):
         entry = rows.decode_id_entry(key, unseal(key, sealed))
         if entry.smallest is not None:
-            return None if entry.smallest <= ids[-1] else found
+            return None if entry.smallest <= max(visible) else found
     return found
 
 
@@ -202,9 +227,9 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
         rows.put(tx, keys.record(thread, namespace.number, records.last), records.row)
         if records.id_key is not None:
             rows.put(tx, records.id_key, records.id_row)
-            namespace.id_packs += 1
-        namespace.packed_up_to = records.last
-        namespace.loose_before = max(0, namespace.loose_before - records.count)
+        namespace.id_packs += records.id_packs
+        namespace.packed_up_to = max(namespace.packed_up_to or records.last, records.last)
+        namespace.loose_before = max(0, namespace.loose_before - records.loose)
 
 
 def _ids_alone(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:
@@ -213,9 +238,10 @@ def _ids_alone(tx: WriteTransaction, thread: int, namespace: rows.Namespace, mad
         return True
     prefix = keys.ids(thread, namespace.number)
     entry = rows.decode_id_entry(made.id_key, made.id_row)
+    own = {key for key, _ in made.replaced}
     for key, sealed in tx.scan(prefix + keys.encode_id(entry.smallest or ""), keys.end_of(prefix)):
         found = rows.decode_id_entry(key, unseal(key, sealed))
-        if found.smallest is not None:
+        if found.smallest is not None and key not in own:
             return key > made.id_key and found.smallest.encode() > made.id_key[len(prefix) :]
     return True
 

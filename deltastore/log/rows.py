@@ -42,7 +42,10 @@ def parse(key: bytes, data: bytes) -> Any:
 
 @dataclass(slots=True)
 class Header:
-    """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever."""
+    """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever.
+
+    `changes` counts the transactions that changed any row of the thread.
+    """
 
     name: bytes
     created_ms: int
@@ -56,6 +59,7 @@ class Header:
     packed_up_to: list[int] = field(default_factory=lambda: [0, 0])
     checkpoints: int = 0
     deleted: int = 0
+    changes: int = 0
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -65,7 +69,7 @@ class Header:
     def decode(cls, key: bytes, data: bytes) -> "Header":
         """Undo `encode`. Raises ChecksumError."""
         match parse(key, data):
-            case [bytes(), int(), int(), bytes() | None, next_chunk, int(), int(), *lists, int(), int()] as fields if (
+            case [bytes(), int(), int(), bytes() | None, next_chunk, int(), int(), *lists, int(), int(), int()] as fields if (
                 len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (next_chunk, *lists))
             ):
                 return cls(*fields)
@@ -183,7 +187,8 @@ def load_header(tx: ReadTransaction, thread: int) -> Header | None:
 
 
 def store_header(tx: WriteTransaction, thread: int, header: Header) -> None:
-    """Store a thread's header."""
+    """Store a thread's header, once more changed."""
+    header.changes += 1
     put(tx, keys.header(thread), header.encode())
 
 
