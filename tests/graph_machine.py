@@ -324,7 +324,7 @@ class GraphMachine(StoreMachine):
         roots = self.graph.get((name, ""), {})
         call = self.graph.get((name, CALL), {})
         root = call[max(call)]["root"] if call else None
-        old = root in roots and root not in kept[""]
+        old = root is not None and root < max(roots, default="") and root not in kept[""]
         dropped = {CALL} if old and kept.get(CALL, set()) <= {max(call, default="")} else set()
         doomed = {space: self.graph[name, space].keys() - ids for space, ids in kept.items() if space not in dropped}
         # erasing keeps no history but that of delta channels, which is compared as their values

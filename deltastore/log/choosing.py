@@ -66,14 +66,9 @@ def all_but_latest(settled: Collection[bytes] = (), *, with_needs: bool = False)
         for namespace in namespaces:
             kept = _kept(view, namespace)
             start = _root_of(view, namespace)
-            # a call may be stored before the root checkpoint it started from: then that one isn't an old one
-            if (
-                root is not None
-                and start is not None
-                and start not in kept_roots
-                and kept <= {namespace.latest}
-                and finding.find(view, root, start) is not None
-            ):
+            # greater than the latest: a call may be stored before the root checkpoint it started from
+            old = root is not None and root.latest is not None and start is not None and start < root.latest
+            if old and start not in kept_roots and kept <= {namespace.latest}:
                 dropped.append(namespace)
             else:
                 is_doomed = _is_none_of(kept)

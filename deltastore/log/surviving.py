@@ -37,6 +37,7 @@ class Plan:
     touched: tuple[FoundRow, ...]
     """The rows that hold any of them."""
     removed: frozenset[bytes]
+    """Empty where remnants are all that goes, and come again as they are."""
     remnants: tuple[tuple[tuple[bytes, Remnant], ...], ...]
     """In runs that nothing stands between, in ULID order."""
     rewritten: dict[bytes, rec.Record]
@@ -99,11 +100,14 @@ class _Namespace:
         kept = self.staying | self._pointers()
         removed = frozenset(ulid for ulid in self.records if ulid not in kept)
         rewritten = self._rewritten(kept)
+        runs = self._runs(kept)
+        if not rewritten and self._is_as_stored(removed, runs):
+            removed = frozenset()
         return Plan(
             self.namespace,
             tuple(found for found in self.rows if any(u in removed or u in rewritten for u in found.row.ulids)),
             removed,
-            self._runs(kept),
+            runs,
             rewritten,
             frozenset(id_ for id_, ulid in self.ids.items() if ulid not in self.staying),
             max((id_ for id_, ulid in self.ids.items() if ulid in self.staying), default=None),
@@ -123,6 +127,11 @@ class _Namespace:
                     runs.append([])
                 runs[-1].append((ulid, replace(remnant, record=self._linked(ulid, remnant.record))))
         return tuple(tuple(run) for run in runs if run)
+
+    def _is_as_stored(self, removed: Collection[bytes], runs: tuple[tuple[tuple[bytes, Remnant], ...], ...]) -> bool:
+        """Tell whether remnants are all that goes, and come again as they are."""
+        again = {ulid: (remnant.record, remnant.writes) for run in runs for ulid, remnant in run}
+        return again == {ulid: (self.records[ulid], self.own_writes.get(ulid)) for ulid in removed}
 
     def _present(self) -> dict[bytes, frozenset[int]]:
         """Return which channels have a value, by record: folding names only."""
