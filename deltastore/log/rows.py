@@ -69,9 +69,19 @@ class Header:
     def decode(cls, key: bytes, data: bytes) -> "Header":
         """Undo `encode`. Raises ChecksumError."""
         match parse(key, data):
-            case [bytes(), int(), int(), bytes() | None, next_chunk, int(), int(), *lists, int(), int(), int()] as fields if (
-                len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (next_chunk, *lists))
-            ):
+            case [
+                bytes(),
+                int(),
+                int(),
+                bytes() | None,
+                chunks,
+                int(),
+                int(),
+                *lists,
+                int(),
+                int(),
+                int(),
+            ] as fields if len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (chunks, *lists)):
                 return cls(*fields)
         raise ChecksumError(f"row {key.hex()} is no thread header")
 
