@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from deltastore.codec.primitives import (
-    PACK_LEVEL,
     ROW_LEVEL,
     Reader,
     compress_against,
@@ -75,10 +74,10 @@ def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int]) 
     return Based((base, *behind), len(payload), frame)
 
 
-def encode_body(row: ChunkRow, *, packing: bool = False) -> bytes:
+def encode_body(row: ChunkRow, level: int = ROW_LEVEL) -> bytes:
     """Return the packed body of a row: tags, lengths and payloads of the whole chunks.
 
-    It doesn't depend on the numbers. Raises EncodeError beyond what can be read again.
+    It doesn't depend on the numbers. `level` is zstd's. Raises EncodeError beyond what can be read again.
     """
     if len(row.numbers) > MAX_CHUNKS_PER_ROW:
         raise EncodeError(f"{len(row.numbers)} new elements in one checkpoint; the limit is {MAX_CHUNKS_PER_ROW}")
@@ -87,7 +86,7 @@ def encode_body(row: ChunkRow, *, packing: bool = False) -> bytes:
     for blob in blobs:
         put_varint(lengths, len(blob) - 1)
     plain = b"".join((row.tags, lengths, *(memoryview(blob)[1:] for blob in blobs)))
-    return pack(plain, PACK_LEVEL if packing else ROW_LEVEL)
+    return pack(plain, level)
 
 
 def encode_row(row: ChunkRow, body: bytes) -> bytes:

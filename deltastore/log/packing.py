@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
-from deltastore.codec.primitives import unseal
+from deltastore.codec.primitives import PACK_LEVEL, unseal
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import keys, policy, rows
 from deltastore.log.reading import FoundRow, View
@@ -104,7 +104,7 @@ def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None
     if len(parts) == 1:
         return ChunkPack(series, tuple(seen), parts[0].numbers[-1], None, size)
     joined = chunkrow.join_rows(parts)
-    packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, packing=True))
+    packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, PACK_LEVEL))
     return ChunkPack(series, tuple(seen), joined.numbers[-1], packed, size)
 
 
@@ -221,15 +221,26 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
     if isinstance(records, Skip):
         namespace.packed_up_to = records.last or namespace.packed_up_to
         namespace.loose_before = 0
-    elif _unchanged(tx, records.replaced) and _ids_alone(tx, thread, namespace, records):
-        for key, _ in records.replaced:
-            tx.delete(key)
-        rows.put(tx, keys.record(thread, namespace.number, records.last), records.row)
-        if records.id_key is not None:
-            rows.put(tx, records.id_key, records.id_row)
-        namespace.id_packs += records.id_packs
-        namespace.packed_up_to = max(namespace.packed_up_to or records.last, records.last)
-        namespace.loose_before = max(0, namespace.loose_before - records.loose)
+    else:
+        put_records(tx, thread, namespace, records)
+
+
+def put_records(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:
+    """Put a record pack in place of what it holds, if that is still what was seen; tell whether it was.
+
+    Changes the namespace, unstored.
+    """
+    if not _unchanged(tx, made.replaced) or not _ids_alone(tx, thread, namespace, made):
+        return False
+    for key, _ in made.replaced:
+        tx.delete(key)
+    rows.put(tx, keys.record(thread, namespace.number, made.last), made.row)
+    if made.id_key is not None:
+        rows.put(tx, made.id_key, made.id_row)
+    namespace.id_packs += made.id_packs
+    namespace.packed_up_to = max(namespace.packed_up_to or made.last, made.last)
+    namespace.loose_before = max(0, namespace.loose_before - made.loose)
+    return True
 
 
 def _ids_alone(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:

@@ -1,0 +1,67 @@
+"""Which chunks of a thread are needed: those that records and writes name, and those that these stand on.
+
+Reads rows only, and of chunk rows only the heads. Imports log and below. The invariant: a chunk that isn't marked is
+named by nothing, as of the transaction.
+"""
+
+from collections.abc import Iterator
+
+from deltastore.codec import chunkrow
+from deltastore.codec import records as rec
+from deltastore.codec import spans as sp
+from deltastore.codec.primitives import unseal
+from deltastore.log import keys, rows
+from deltastore.log.reading import View
+
+Marked = tuple[set[int], set[int]]
+"""Chunk numbers that are needed, by series."""
+
+
+def mark(view: View) -> Marked:
+    """Return the chunks of a thread that are needed. Raises CorruptionError."""
+    marked: Marked = (set(), set())
+    for channel, spans in _named(view):
+        needed = marked[rec.series_of(channel)]
+        for first, length in spans:
+            needed.update(range(first, first + length))
+    prefix = keys.chunks(view.thread, 0)
+    for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
+        head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+        for number, based in head.based.items():
+            if number in marked[0]:
+                marked[0].update(based.bases)  # all of them: none need be looked up further
+    return marked
+
+
+def _named(view: View) -> Iterator[tuple[int, sp.Spans]]:
+    """Iterate over channels and the spans that records and writes name for them."""
+    for namespace in rows.load_namespaces(view.tx, view.thread):
+        for found in view.record_rows(namespace.number):
+            for record in found.row.records:
+                for op in record.ops:
+                    yield from _spans_of(op)
+            for tasks in found.row.writes.values():
+                for row in tasks.values():
+                    yield from _written(rows.decode_tasks(found.key, row))
+    prefix = keys.all_writes(view.thread)
+    for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
+        yield from _written(rows.decode_tasks(key, unseal(key, sealed)))
+
+
+def _spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
+    match op:
+        case rec.Set():
+            yield op.channel, op.value.spans
+        case rec.Patch():
+            yield op.channel, op.spans
+        case rec.Fold():
+            for write in op.writes:
+                yield op.channel, write.spans
+        case rec.Drop():
+            pass
+
+
+def _written(tasks: rows.Tasks) -> Iterator[tuple[int, sp.Spans]]:
+    for writes in tasks.values():
+        for write in writes.values():
+            yield write.channel, write.value.spans

@@ -1,0 +1,215 @@
+"""Repacking: consecutive rows of a thread as one, without chunks that nothing needs.
+
+`plan_*` read and compress outside any write transaction and look at one row's worth each; `apply_*` put that in place
+where it is still what was seen. Imports marking, and log and below. The invariant: no checkpoint's meaning changes, and
+no user object is decoded.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from deltastore.codec import chunkrow
+from deltastore.codec.primitives import unseal
+from deltastore.log import keys, packing, rows
+from deltastore.log.reading import FoundRow, View
+from deltastore.storage.port import Row, WriteTransaction
+
+MAX_PACK_BYTES = 1 << 20
+"""Plain bytes of a pack of chunks: reading one chunk decompresses all."""
+MAX_RECORD_PACK_BYTES = 256 * 1024
+"""Stored bytes of the rows that become one pack of records: looking for one unpacks all."""
+MAX_PACK_RECORDS = 1024
+LEVEL = 12
+"""zstd level of what is written once and read for months."""
+MAX_DEAD_SHARE = 0.1
+"""A full pack with a smaller share of dead bytes stays as it is, unless everything dead must go."""
+LEAF_BYTES, PAGE_BYTES = 2000, 4096
+"""What fits into a page beside other rows; larger rows take whole pages of their own, on LMDB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkChange:
+    """Rows of one series as they were seen, and those that take their place; none if they stay."""
+
+    series: int
+    seen: tuple[Row, ...]
+    made: tuple[tuple[int, bytes], ...] | None
+    last: int
+    loose_rows: int
+    loose_bytes: int
+    freed: int
+    """How many chunks go."""
+
+
+def plan_chunks(
+    view: View, header: rows.Header, series: int, after: int, needed: Collection[int] | None, *, erase: bool
+) -> ChunkChange | None:
+    """Plan the next pack of a series, behind a chunk number; None at the end.
+
+    `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. Raises CorruptionError.
+    """
+    seen: list[Row] = []
+    parts: list[chunkrow.ChunkRow] = []
+    size = 0
+    for row, decoded in _chunk_rows(view, series, after):
+        kept = decoded if needed is None else _without_dead(decoded, needed)
+        if parts and size + kept.plain_bytes > MAX_PACK_BYTES:
+            break
+        seen.append(row)
+        parts.append(decoded)
+        size += kept.plain_bytes
+    if not parts:
+        return None
+    loose = [part for part in parts if part.numbers[-1] > header.packed_up_to[series]]
+    change = ChunkChange(
+        series,
+        tuple(seen),
+        None,
+        parts[-1].numbers[-1],
+        len(loose),
+        sum(part.plain_bytes for part in loose),
+        0,
+    )
+    joined = chunkrow.join_rows(parts)
+    kept = joined if needed is None else _without_dead(joined, needed)
+    freed = len(joined.numbers) - len(kept.numbers)
+    dead_bytes = joined.plain_bytes - kept.plain_bytes
+    tolerable = not freed if erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
+    if len(parts) == 1 and tolerable:
+        return change
+    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept))
+    if sum(len(row) for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
+        return change  # it was as small as it gets
+    return replace(change, made=made, freed=freed)
+
+
+def _chunk_rows(view: View, series: int, after: int) -> Iterator[tuple[Row, chunkrow.ChunkRow]]:
+    prefix = keys.chunks(view.thread, series)
+    for key, sealed in view.tx.scan(keys.chunk(view.thread, series, after) + b"\0", keys.end_of(prefix)):
+        number = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
+        yield (key, sealed), chunkrow.decode_row(unseal(key, sealed), number)
+
+
+def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.ChunkRow:
+    places = [place for place, number in enumerate(row.numbers) if number in needed]
+    if len(places) == len(row.numbers):
+        return row
+    numbers = tuple(row.numbers[place] for place in places)
+    return chunkrow.ChunkRow(
+        numbers,
+        bytes(row.tags[place] for place in places),
+        {number: row.whole[number] for number in numbers if number in row.whole},
+        {number: row.based[number] for number in numbers if number in row.based},
+    )
+
+
+def _encoded(row: chunkrow.ChunkRow) -> list[tuple[chunkrow.ChunkRow, bytes]]:
+    """Return a row as stored, or several smaller ones where these take less of the file."""
+    if not row.numbers:
+        return []
+    whole = chunkrow.encode_row(row, chunkrow.encode_body(row, LEVEL))
+    if not LEAF_BYTES < len(whole) <= 2 * PAGE_BYTES or len(row.numbers) < 2:
+        return [(row, whole)]
+    split = [
+        (part, chunkrow.encode_row(part, chunkrow.encode_body(part, LEVEL)))
+        for part in _split(row, -(-len(whole) // (LEAF_BYTES * 9 // 10)))
+    ]
+    if sum(_page_bytes(len(stored)) for _, stored in split) < _page_bytes(len(whole)):
+        return split
+    return [(row, whole)]
+
+
+def _page_bytes(size: int) -> int:
+    return size if size <= LEAF_BYTES else -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def _split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
+    """Split a row into about as many parts, of about the same plain size."""
+    target = row.plain_bytes / count
+    groups: list[list[int]] = [[]]
+    size = 0.0
+    for number in row.numbers:
+        groups[-1].append(number)
+        size += len(row.whole[number]) if number in row.whole else len(row.based[number].frame)
+        if size >= target * len(groups) and len(groups) < count:
+            groups.append([])
+    return [_without_dead(row, frozenset(group)) for group in groups if group]
+
+
+def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes: int | None) -> int | None:
+    """Put new rows in place, and return the header's count of changes; None where they aren't what was seen.
+
+    `changes`: what the count must be still if chunks go, for what was put since may name them again.
+    """
+    header = rows.load_header(tx, thread)
+    if header is None or tx.get_many([key for key, _ in change.seen]) != [sealed for _, sealed in change.seen]:
+        return None
+    if change.freed and header.changes != changes:
+        return None
+    series = change.series
+    if change.made is None and change.last <= header.packed_up_to[series]:
+        return header.changes
+    if change.made is not None:
+        for key, _ in change.seen:
+            tx.delete(key)
+        for last, row in change.made:
+            rows.put(tx, keys.chunk(thread, series, last), row)
+    if change.last > header.packed_up_to[series]:
+        header.loose_rows[series] = max(0, header.loose_rows[series] - change.loose_rows)
+        header.loose_bytes[series] = max(0, header.loose_bytes[series] - change.loose_bytes)
+        header.packed_up_to[series] = change.last
+    if change.freed:
+        header.collected += 1
+    rows.store_header(tx, thread, header)
+    return header.changes
+
+
+# --- records
+
+
+def plan_records(
+    view: View, namespace: rows.Namespace, after: bytes | None
+) -> tuple[packing.RecordPack | None, bytes] | None:
+    """Plan the next pack of a namespace's records behind a ULID, and tell how far it looked; None at the end.
+
+    The last record stays in a row of its own, for the next put stands on it; remnants stay where they are.
+    """
+    run: list[FoundRow] = []
+    size = count = 0
+    last_row = _last_row(view, namespace)
+    for found in view.record_rows(namespace.number, after):
+        if found.key == last_row:
+            break
+        if found.row.records[0].is_remnant:
+            if run:
+                break
+            return None, found.row.ulids[-1]
+        size += len(found.sealed)
+        count += len(found.row.ulids)
+        if run and (size > MAX_RECORD_PACK_BYTES or count > MAX_PACK_RECORDS):
+            break
+        run.append(found)
+    if not run:
+        return None
+    last = run[-1].row.ulids[-1]
+    if len(run) < 2:
+        return None, last
+    return packing.pack_records(view, namespace, run), last
+
+
+def _last_row(view: View, namespace: rows.Namespace) -> bytes | None:
+    prefix = keys.records(view.thread, namespace.number)
+    return next((key for key, _ in view.tx.scan(prefix, keys.end_of(prefix), reverse=True)), None)
+
+
+def apply_records(tx: WriteTransaction, thread: int, name: bytes, pack: packing.RecordPack) -> bool:
+    """Put a pack in place of what it holds, where that is still what was seen."""
+    header = rows.load_header(tx, thread)
+    namespace = rows.load_namespace(tx, thread, name)
+    if header is None or namespace is None:
+        return False
+    if not packing.put_records(tx, thread, namespace, pack):
+        return False
+    rows.store_namespace(tx, thread, namespace)
+    rows.store_header(tx, thread, header)
+    return True
