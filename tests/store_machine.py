@@ -14,6 +14,8 @@ import deltastore
 from deltastore import Store, check
 from deltastore.log import policy
 from deltastore.storage.memory import MemoryStorage
+from deltastore.upkeep import repacking
+from deltastore.upkeep.compaction import compact
 from tests.conftest import MACHINE_STEPS, STEPS_PER_EXAMPLE
 from tests.vocabulary import picks
 
@@ -47,6 +49,12 @@ class StoreMachine(RuleBasedStateMachine):
         if self.kind == "lmdb":
             self.handle(pick).close()
         self.handles[pick % 2] = self._open(frequency)
+
+    @rule(pick=picks, erase=st.booleans())
+    def compact(self, pick: int, erase: bool) -> None:
+        compact(self.handle(pick), erase=erase)
+        if erase:
+            assert check(self.handle(pick + 1)).garbage_chunks == 0
 
     @invariant()
     def nothing_is_wrong(self) -> None:
@@ -86,6 +94,9 @@ def run(
     monkeypatch.setattr(policy, "MIN_LOOSE_BYTES", 20_000)
     monkeypatch.setattr(policy, "MAX_PACK_BYTES", 40_000)
     monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
+    monkeypatch.setattr(repacking, "MAX_PACK_BYTES", 60_000)
+    monkeypatch.setattr(repacking, "MAX_PACK_RECORDS", 20)
+    monkeypatch.setattr(repacking, "LEVEL", 1)
     steps = MACHINE_STEPS[request.config.getoption("--profile")] // 2
     run_state_machine_as_test(
         type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),
