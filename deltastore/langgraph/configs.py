@@ -14,11 +14,16 @@ from deltastore.errors import InvalidIdError, InvalidInputError
 from deltastore.store import check_name
 
 
-def several(ids: Sequence[str], what: str) -> Sequence[str]:
+def several(ids: Sequence[Any], what: str) -> Sequence[Any]:
     """Return a sequence of ids. Raises InvalidInputError on a single one, whose letters it would be taken for."""
     if isinstance(ids, str | bytes):
         raise InvalidInputError(f"{what} {ids!r}; expected a sequence of ids, as [{ids!r}]")
     return ids
+
+
+def run_name(run_id: Any) -> str:
+    """Return a run's id as metadata have it: text as it is, UUIDs as their text. Raises InvalidIdError."""
+    return str(run_id) if isinstance(run_id, uuid.UUID) else check_name(run_id, "run", empty=True)
 
 
 def config_of(thread_id: Any, namespace: str, id_: str) -> RunnableConfig:

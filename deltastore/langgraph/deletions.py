@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from deltastore.codec.blobs import Codec, Cut, cut
-from deltastore.errors import ContentionError, InvalidInputError
+from deltastore.errors import CheckpointNotFoundError, ContentionError, InvalidInputError
 from deltastore.log import choosing, keys, rows
 from deltastore.log.engine import Entry, Log
 
@@ -43,7 +43,7 @@ def of_runs(log: Log, codec: Codec, thread: str, runs: Collection[str]) -> dict[
 def _run_of(entry: Entry, codec: Codec) -> str | None:
     metadata = codec.decode(entry.record.metadata)
     run = metadata.get("run_id") if isinstance(metadata, dict) else None
-    return run if isinstance(run, str) else None
+    return None if run is None else str(run)
 
 
 def delete(
@@ -64,26 +64,44 @@ def delete(
         log.delete(thread, choose())
         return
     for _ in range(MAX_ATTEMPTS):
-        folded: dict[bytes, dict[int, Cut]] = {}
-        for lack, channels in log.lacks(thread, choose(with_needs=True)):
-            if graph is None:
-                raise InvalidInputError(
-                    f"thread {thread!r}: checkpoint {lack.id!r} stays, and its channels {channels} are rebuilt from "
-                    "the writes of checkpoints that would go. To erase them, give the graph that wrote the thread "
-                    "(graph=…), which can fold them; without erase=True they stay, hidden"
-                )
-            values = _fold(thread, lack.namespace, lack.id, channels, graph, history)
-            numbers = log.names.numbers(keys.CHANNEL, values)
-            folded[lack.ulid] = {
-                number: cut(_DeltaSnapshot(value), codec, name)
-                for number, (name, value) in zip(numbers, values.items(), strict=True)
-            }
-        if log.erase(thread, choose, folded) is not None:
+        folded = _folded(log, codec, thread, choose, graph, history)
+        if folded is not None and log.erase(thread, choose, folded) is not None:
             return
     raise ContentionError(
         f"thread {thread!r}: {MAX_ATTEMPTS} attempts to erase failed, because others put checkpoints all the time. "
         "Try again when its run has ended"
     )
+
+
+def _folded(
+    log: Log,
+    codec: Codec,
+    thread: str,
+    choose: Callable[..., choosing.Choose],
+    graph: "Pregel[Any, Any, Any, Any] | None",
+    history: History,
+) -> dict[bytes, dict[int, Cut]] | None:
+    """Return what those that stay would lack, as values by ULID; None where one of them was deleted meanwhile."""
+    folded: dict[bytes, dict[int, Cut]] = {}
+    for lack, channels in log.lacks(thread, choose(with_needs=True)):
+        if graph is None:
+            raise InvalidInputError(
+                f"thread {thread!r}: checkpoint {lack.id!r} stays, and its channels {channels} are rebuilt from "
+                "the writes of checkpoints that would go. To erase them, give the graph that wrote the thread "
+                "(graph=…), which can fold them; without erase=True they stay, hidden"
+            )
+        try:
+            values = _fold(thread, lack.namespace, lack.id, channels, graph, history)
+        except CheckpointNotFoundError:
+            if log.entry(thread, lack.namespace, lack.id) is None:
+                return None
+            raise
+        numbers = log.names.numbers(keys.CHANNEL, values)
+        folded[lack.ulid] = {
+            number: cut(_DeltaSnapshot(value), codec, name)
+            for number, (name, value) in zip(numbers, values.items(), strict=True)
+        }
+    return folded
 
 
 def _fold(

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import DeltaChannelHistory
 from deltastore.errors import InvalidInputError, ThreadNotFoundError
 from deltastore.langgraph import deletions
 from deltastore.langgraph.base import off_loop
-from deltastore.langgraph.configs import address, config_of, id_of, several, thread_name
+from deltastore.langgraph.configs import address, config_of, id_of, run_name, several, thread_name
 from deltastore.langgraph.reading import ReadingSaver
 from deltastore.log import choosing
 from deltastore.store import check_name
@@ -44,9 +44,9 @@ class KeepingSaver(ReadingSaver):
         checkpoints' delta channels needs stays, hidden; with `erase` nothing stays, and `graph`, which wrote the
         threads, folds what would be lacking. Reads the metadata of all checkpoints of the store.
 
-        Raises InvalidInputError, BrokenChainError.
+        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError.
         """
-        runs = frozenset(several(run_ids, "run_ids"))
+        runs = frozenset(map(run_name, several(run_ids, "run_ids")))
         if not runs:
             return
         for row in self._log.all_threads():
@@ -87,7 +87,7 @@ class KeepingSaver(ReadingSaver):
         call's namespace goes with the root checkpoint it started from. What the history of kept delta channels needs
         stays, hidden; with `erase` nothing stays, and `graph`, which wrote the threads, folds what would be lacking.
 
-        Raises InvalidInputError, BrokenChainError.
+        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError.
         """
         threads = [thread_name(thread_id) for thread_id in several(thread_ids, "thread_ids")]
         if strategy not in ("keep_latest", "delete"):

@@ -77,7 +77,8 @@ class ReadingSaver(SaverBase):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return what DeltaChannels are rebuilt from: the nearest ancestor's value, and all writes since, oldest first.
 
-        Reads only the ancestors that count. Raises BrokenChainError where one of them was lost.
+        Reads only the ancestors that count. Raises BrokenChainError where one of them was lost, CheckpointNotFoundError
+        where the checkpoint was deleted meanwhile, or its parent before it was put.
         """
         if not channels:
             return {}

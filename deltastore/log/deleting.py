@@ -82,7 +82,7 @@ def delete(tx: WriteTransaction, name: str, choose: choosing.Choose) -> Outcome:
 
 def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: choosing.Choice) -> Outcome:
     """Do what was chosen, in the transaction that it was chosen in."""
-    before = header.checkpoints
+    before, collected = header.checkpoints, header.collected
     hidden = 0
     for plan in choice.plans:
         if plan.removed or plan.rewritten:
@@ -91,7 +91,8 @@ def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: 
             rows.store_namespace(tx, view.thread, plan.namespace)
     for namespace in choice.dropped:
         removing.drop_namespace(tx, view.thread, header, namespace)
-    rows.store_header(tx, view.thread, header)
+    if header.collected != collected:  # else nothing went
+        rows.store_header(tx, view.thread, header)
     return Outcome(before - header.checkpoints, hidden)
 
 

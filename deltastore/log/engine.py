@@ -279,14 +279,14 @@ class Log:
         """Return, for each channel, the value of the nearest ancestor that has one, and the writes since, oldest first.
 
         The checkpoint's own value and writes don't count. Without id it is the latest.
-        Raises BrokenChainError, ChecksumError, FrontMismatchError.
+        Raises BrokenChainError, ChecksumError, FrontMismatchError, CheckpointNotFoundError.
         """
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
             wanted = located[2].latest if located is not None and id_ is None else id_
             if located is None or wanted is None:
                 return {name: (None, []) for name in channels}
-            number, _, found = located
+            number, header, found = located
             if found.front != rows.LANGGRAPH:
                 raise FrontMismatchError(
                     f"thread {thread!r}, namespace {namespace!r} is written by the native API, "
@@ -294,6 +294,11 @@ class Log:
                 )
             view = View(tx, number, thread)
             ulid = finding.find(view, found, wanted)
+            if ulid is None and header.deleted:  # else it reads as empty to whoever read the checkpoint before
+                raise CheckpointNotFoundError(
+                    f"thread {thread!r} has no checkpoint {wanted!r}: it was deleted, if it was ever put, and its "
+                    "history with it. Read the latest one again"
+                )
             numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}
             known = {number for number in numbers.values() if number is not None}
             walked = {} if ulid is None else walking.walk(view, found, ulid, known)

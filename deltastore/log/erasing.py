@@ -75,5 +75,6 @@ def _with_values(plan: surviving.Plan, folded: Folded, new: NewChunks) -> surviv
             for channel, cut in values.items()
         ]
         seeds = tuple(seed for seed in record.seeds if seed[0] not in values)
-        rewritten[ulid] = replace(record, ops=(*record.ops, *ops), seeds=seeds)
+        others = [op for op in record.ops if op.channel not in values]  # all, unless somebody erased meanwhile
+        rewritten[ulid] = replace(record, ops=(*others, *ops), seeds=seeds)
     return replace(plan, rewritten=rewritten)

@@ -80,7 +80,7 @@ def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: by
 def apply(tx: WriteTransaction, view: View, header: rows.Header, plan: surviving.Plan) -> None:
     """Do what a plan says, in the transaction that it was made in. Changes header and namespace, unstored."""
     namespace = plan.namespace
-    if not plan.removed:
+    if not plan.removed and not plan.rewritten:
         return
     header.collected += 1
     for found in plan.touched:

@@ -252,7 +252,8 @@ class _Namespace:
             if ulid in self.settled or (base is not None and (base not in kept or base in self.settled)):
                 ops = st.set_ops(self._state(ulid))
                 now = out.get(ulid, record)
-                out[ulid] = replace(now, flags=now.flags | rec.ANCHOR, depth=0, ops=ops, order=None)
+                flags = now.flags | rec.ANCHOR | (rec.SETTLED if ulid in self.settled else 0)
+                out[ulid] = replace(now, flags=flags, depth=0, ops=ops, order=None)
         return out
 
     def _needs(self) -> dict[bytes, frozenset[int]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from deltastore import ulid as ulids
-from deltastore.codec.records import HISTORY_ENDS, PARENT_DELETED, Record, Value
+from deltastore.codec.records import HISTORY_ENDS, PARENT_DELETED, SETTLED, Record, Value
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError
 from deltastore.log import finding, rows
 from deltastore.log.reading import View
@@ -26,13 +26,19 @@ class Walked:
 def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collection[int]) -> dict[int, Walked]:
     """Walk from a checkpoint's parent up, for each channel as far as the nearest ancestor that has its value.
 
-    The target's own value and writes don't count; the seed's writes do.
+    The target's own value and writes don't count, unless its history was erased and it was given what that came to:
+    whoever read it before asks for it now. The seed's writes do count.
     Raises BrokenChainError, CheckpointNotFoundError where an ancestor was deleted before its child was put.
     """
     found = {channel: Walked() for channel in channels}
     remaining = set(channels)
     seen = {target}
     record = view.record(namespace.number, target)
+    if record is not None and record.flags & SETTLED:
+        state = view.state(namespace.number, target)
+        for channel in [channel for channel in remaining if channel in state]:
+            found[channel].seed = state[channel].value
+            remaining.discard(channel)
     current = _up(view, namespace, target, record) if record is not None and remaining else None
     while current is not None and current[0] not in seen:
         ulid, record = current
@@ -87,8 +93,8 @@ def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> t
     if record.flags & PARENT_DELETED and finding.find(view, namespace, record.parent_id or "") is None:
         raise CheckpointNotFoundError(
             f"thread {view.name!r}: checkpoint {record.id!r} was put after its parent {record.parent_id!r} had been "
-            "deleted, so the history of its delta channels is lost. Go on from a checkpoint before it, or overwrite "
-            "these channels"
+            "deleted, so the history of its delta channels is lost. Go on from a checkpoint before it, or put one that "
+            "states these channels in full"
         )
     return parent_of(
         view,

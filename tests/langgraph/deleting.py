@@ -63,9 +63,9 @@ def said(turn: int) -> dict[str, Any]:
     return {"log": [f"in {turn}"], "messages": [message], "facts": {"turn": turn}, "plain": [f"in {turn}"]}
 
 
-def runs(graph: Any, thread: str, turns: Sequence[int]) -> list[Any]:
+def runs(graph: Any, thread: str, turns: Sequence[int], durability: Any = "sync") -> list[Any]:
     """Invoke a graph once a turn, each in a run of its own; return what it gave."""
-    return [graph.invoke(said(turn), where(thread, f"{thread}-{turn}"), durability="sync") for turn in turns]
+    return [graph.invoke(said(turn), where(thread, f"{thread}-{turn}"), durability=durability) for turn in turns]
 
 
 def told(snapshot: Any) -> tuple[Any, ...]:

@@ -212,12 +212,8 @@ def test_a_deleted_parent_put_again_is_no_ancestor(open_store: OpenStore, freque
 # --- erasing ----------------------------------------------------------------------------------
 
 
-SERDES = pytest.mark.parametrize("serde", [None, EncryptedSerializer(Xor())], ids=["plain", "encrypted"])
-
-
 @STORES
-@SERDES
-@pytest.mark.parametrize("how", ["prune", "runs"])
+@pytest.mark.parametrize(("how", "serde"), [("prune", None), ("runs", None), ("prune", EncryptedSerializer(Xor()))])
 def test_erasing_leaves_nothing_hidden(open_store: OpenStore, frequency: int, serde: Any, how: str) -> None:
     saver = DeltaSaver(open_store(snapshot_frequency=frequency), serde=serde)
     graph, twin = agent(saver, steps=5, frequency=1000), agent(InMemorySaver(), steps=5, frequency=1000)
@@ -293,6 +289,39 @@ def test_a_tagged_parent_and_its_child_are_each_given_their_own_value(open_store
         assert saver.untag(config("t"), f"at {id_}")
     saver.prune(["t"], erase=True)
     same({latest: before[latest]}, history(graph, "t"))
+
+
+@STORES
+@pytest.mark.parametrize("tagged", [True, False])
+def test_whoever_read_a_checkpoint_before_is_given_its_history_after(
+    open_store: OpenStore, frequency: int, tagged: bool
+) -> None:
+    """A graph reads a checkpoint and then its history: what is erased or deleted in between never reads as empty."""
+    saver = DeltaSaver(open_store(snapshot_frequency=frequency))
+    graph = agent(saver, steps=6, frequency=1000)
+    runs(graph, "t", [0])
+    read = graph.get_state(where())
+    parent, *_, early = [found.config for found in graph.get_state_history(where())][1:4]
+    if tagged:
+        saver.tag(early, "early")
+
+    def log() -> Any:
+        found = saver.get_delta_channel_history(config=read.config, channels=["log"])["log"]
+        channel = DeltaChannel(joined, list).from_checkpoint(found.get("seed"))
+        channel.replay_writes(found["writes"])
+        return channel.get()
+
+    assert log() == read.values["log"]
+    saver.prune(["t"], erase=True, graph=graph)
+    assert log() == read.values["log"]
+    assert log() == graph.get_state(where()).values["log"]
+    with pytest.raises(CheckpointNotFoundError, match=r"'t'.*deleted"):
+        saver.get_delta_channel_history(config=parent, channels=["log"])
+    runs(graph, "t", [1])
+    assert log() == read.values["log"]
+    saver.prune(["t"])
+    with pytest.raises(CheckpointNotFoundError, match=r"'t'.*deleted"):
+        log()
 
 
 # --- arguments --------------------------------------------------------------------------------
