@@ -7,6 +7,7 @@ with deltastore.open("runs.ds") as store:
 """
 
 from deltastore.codec.strict import REMOVE_ALL, Remove
+from deltastore.diffing import Change
 from deltastore.errors import (
     BrokenChainError,
     CheckpointNotFoundError,
@@ -41,11 +42,15 @@ from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Store, Thread
 from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
+from deltastore.upkeep.backup import backup
 from deltastore.upkeep.check import CheckReport, check
+from deltastore.upkeep.dumping import dump
+from deltastore.upkeep.loading import load
 
 __all__ = [
     "REMOVE_ALL",
     "BrokenChainError",
+    "Change",
     "CheckReport",
     "Checkpoint",
     "CheckpointNotFoundError",
@@ -81,6 +86,9 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "backup",
     "check",
+    "dump",
+    "load",
     "open",
 ]

@@ -1,7 +1,7 @@
 """Store and Thread: what users of the native API hold.
 
-Imports terms, log and below. The invariant: values handed out are fresh objects and values handed in are encoded before
-the call returns, so changing either later changes nothing stored; reading creates nothing.
+Imports diffing, terms, log and below. The invariant: values handed out are fresh objects and values handed in are
+encoded before the call returns, so changing either later changes nothing stored; reading creates nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
+from deltastore.diffing import DEFAULT_DEPTH, Changes, diff_readings
 from deltastore.errors import (
     CheckpointNotFoundError,
     ClosedError,
@@ -294,6 +295,20 @@ class Thread:
             PendingWrite(write.task, write.channel, assemble(write.kind, write.blobs, STRICT))
             for write in self._log.writes(self.name, self.namespace, id_)
         ]
+
+    def diff(self, old: "Checkpoint | str", new: "Checkpoint | str", *, depth: int = DEFAULT_DEPTH) -> Changes:
+        """Return what differs between two checkpoints' states, from the old one to the new one; see `diff_values`.
+
+        Decodes what they don't share. `depth`: the longest path into a value, its channel included; what differs
+        deeper counts as changed as a whole. Raises as `state` does.
+        """
+        ids = [self._id(old), self._id(new)]
+        found = self._log.read_many(self.name, [(self.namespace, id_) for id_ in ids])
+        for id_, reading in zip(ids, found, strict=True):
+            if reading is None:
+                raise self._missing(id_)
+        before, after = [reading for reading in found if reading is not None]
+        return diff_readings(before, after, STRICT, depth=depth)
 
     # --- helpers
 

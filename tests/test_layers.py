@@ -20,7 +20,7 @@ FRONT = "__init__"
 """The layer name of deltastore/__init__.py."""
 
 _BELOW_LOG = {"errors", "ulid", "storage", "codec", "reducers"}
-_BELOW_UPKEEP = _BELOW_LOG | {"log", "terms", "store", "opening"}
+_BELOW_UPKEEP = _BELOW_LOG | {"log", "terms", "diffing", "store", "opening"}
 
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -30,7 +30,8 @@ LAYERS: dict[str, set[str]] = {
     "reducers": {"errors", "ulid", "codec"},
     "log": _BELOW_LOG,
     "terms": _BELOW_LOG | {"log"},
-    "store": _BELOW_LOG | {"log", "terms"},
+    "diffing": _BELOW_LOG | {"log"},
+    "store": _BELOW_LOG | {"log", "terms", "diffing"},
     "opening": _BELOW_LOG | {"log", "terms", "store"},
     "upkeep": _BELOW_UPKEEP,
     FRONT: _BELOW_UPKEEP | {"upkeep"},

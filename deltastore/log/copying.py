@@ -22,13 +22,7 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
     with storage.read() as reader:
         number, _ = require_thread(reader, source)
         _refuse_taken(names.find(reader, keys.THREAD, keys.encode_name(target)), target)
-
-        def begin(tx: WriteTransaction) -> int:
-            fresh = names.new_number(tx, keys.THREAD)
-            rows.enqueue(tx, rows.Queued(fresh, rows.FILLING, now_ms))
-            return fresh
-
-        fresh = names.in_write(storage, (), begin)
+        fresh = begin_filling(storage, now_ms)
         prefix = keys.thread(number)
         batch: list[Row] = []
         size = 0
@@ -48,7 +42,7 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
     def finish(tx: WriteTransaction) -> None:
         encoded = keys.encode_name(target)
         _refuse_taken(names.find(tx, keys.THREAD, encoded), target)
-        _require_queued(tx, source, fresh)
+        require_filling(tx, fresh, f"the copy of {source!r}", "copy again")
         for key, row in batch:
             tx.put(key, row)
         names.assign(tx, keys.THREAD, encoded, fresh)
@@ -59,18 +53,32 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
 
 def _write(storage: Storage, source: str, thread: int, batch: list[Row]) -> None:
     def work(tx: WriteTransaction) -> None:
-        _require_queued(tx, source, thread)
+        require_filling(tx, thread, f"the copy of {source!r}", "copy again")
         for key, row in batch:
             tx.put(key, row)
 
     names.in_write(storage, (thread,), work)
 
 
-def _require_queued(tx: WriteTransaction, source: str, thread: int) -> None:
-    """Raise where a collection took the copy for abandoned: rows written after it would be found by nothing."""
+def begin_filling(storage: Storage, now_ms: int) -> int:
+    """Return a fresh number for a thread's rows, queued so that a collection finds them until a name leads there."""
+
+    def work(tx: WriteTransaction) -> int:
+        fresh = names.new_number(tx, keys.THREAD)
+        rows.enqueue(tx, rows.Queued(fresh, rows.FILLING, now_ms))
+        return fresh
+
+    return names.in_write(storage, (), work)
+
+
+def require_filling(tx: WriteTransaction, thread: int, what: str, remedy: str) -> None:
+    """Raise where a collection took this for abandoned: rows written after it would be found by nothing.
+
+    Raises ConflictError.
+    """
     row = rows.get(tx, keys.queued(thread))
     if row is None or rows.parse(keys.queued(thread), row)[0] != rows.FILLING:
-        raise ConflictError(f"the copy of {source!r} took so long that it was collected as abandoned; copy again")
+        raise ConflictError(f"{what} took so long that it was collected as abandoned; {remedy}")
 
 
 def _refuse_taken(number: int | None, target: str) -> None:

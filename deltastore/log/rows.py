@@ -250,32 +250,37 @@ Tasks = dict[str, dict[int, StoredWrite]]
 
 def encode_tasks(tasks: Tasks) -> bytes:
     """Return the stored form of a write row."""
-    return pack(
-        ormsgpack.packb(
+    return pack(ormsgpack.packb(fields_of_tasks(tasks)))
+
+
+def fields_of_tasks(tasks: Tasks) -> list[Any]:
+    """Return the stored fields of writes, spans counted from 0."""
+    return [
+        [
+            keys.encode_name(task),
             [
                 [
-                    keys.encode_name(task),
-                    [
-                        [
-                            write.idx,
-                            write.channel,
-                            write.value.kind,
-                            sp.encode(write.value.spans, 0),
-                            keys.encode_name(write.path),
-                            write.time_ms,
-                        ]
-                        for write in writes.values()
-                    ],
+                    write.idx,
+                    write.channel,
+                    write.value.kind,
+                    sp.encode(write.value.spans, 0),
+                    keys.encode_name(write.path),
+                    write.time_ms,
                 ]
-                for task, writes in tasks.items()
-            ]
-        )
-    )
+                for write in writes.values()
+            ],
+        ]
+        for task, writes in tasks.items()
+    ]
 
 
 def decode_tasks(key: bytes, data: bytes) -> Tasks:
     """Undo `encode_tasks`. Raises ChecksumError."""
-    found = parse(key, unpack(data))
+    return parse_tasks(key, parse(key, unpack(data)))
+
+
+def parse_tasks(key: bytes, found: Any) -> Tasks:
+    """Undo `fields_of_tasks`; the key is for the message. Raises ChecksumError."""
     if not isinstance(found, list):
         raise ChecksumError(f"row {key.hex()} is no write row")
     return dict(_decode_task(key, fields) for fields in found)

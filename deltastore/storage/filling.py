@@ -1,0 +1,170 @@
+"""Filling a fresh environment from rows in key order: how a store is copied, or made smaller.
+
+Rows are appended, so pages are full and follow each other as the keys do. Imports the shared environments, the
+directory rules, the engine and the errors. The invariant: an environment gets its name when all rows are in it,
+durably; until then it stands under one that no store goes by, and is never opened as one.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from deltastore.errors import InvalidInputError, StorageError, StorePathError
+from deltastore.storage import directory, environment
+from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os
+from deltastore.storage.environment import SharedEnvironment
+from deltastore.storage.port import Row
+
+if TYPE_CHECKING:
+    from deltastore.storage.engine import Transaction
+
+UNFINISHED = ".filling"
+"""What the name of an environment that is being filled ends with."""
+
+MAX_BATCH_BYTES = 16 << 20
+MAX_BATCH_ROWS = 50_000
+"""What one transaction appends at most: it is held in memory until it is committed, and a row takes a page at worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """What was written: rows, and the bytes of their keys and values together."""
+
+    rows: int
+    bytes: int
+
+
+def prepare_empty(root: Path) -> bool:
+    """Make the directory of a store to be filled, and tell whether it wasn't there.
+
+    Raises StorePathError unless it is new or empty: nothing is ever overwritten.
+    """
+    try:
+        root.mkdir()
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StorePathError(f"no store can be made at {root}: {error}; its parent must be a directory") from error
+    else:
+        return True
+    try:
+        found = sorted(path.name for path in root.iterdir())
+    except OSError as error:
+        raise StorePathError(f"no store can be made at {root}: {error}; expected a directory") from error
+    if found:
+        cut_short = found == [directory.FIRST_ENVIRONMENT + UNFINISHED]
+        hint = "which another writer fills or left behind unfinished; remove it, or" if cut_short else "so"
+        raise StorePathError(
+            f"{root} isn't empty: it holds {', '.join(found[:3])}, {hint} name another directory, empty or to be made"
+        )
+    return False
+
+
+def fill(target: Path, rows: Iterable[Row]) -> Filled:
+    """Make an environment, such as `env-2` of a store, of rows in ascending order of their keys; durable on return.
+
+    In bounded transactions, and flushed once. What ends it early, an error of `rows` included, leaves nothing behind;
+    a kill leaves a directory ending in `.filling`, to be removed. Nothing names the environment afterwards but itself.
+    Raises StorePathError where it is there or being filled, InvalidInputError for rows out of order, StoreFullError,
+    StorageError.
+    """
+    unfinished = target.with_name(target.name + UNFINISHED)
+    try:
+        unfinished.mkdir()
+    except OSError as error:
+        raise StorePathError(
+            f"{target} can't be filled: {error}; end whoever fills it, or remove {unfinished.name} left behind"
+        ) from error
+    try:
+        filled = _fill(unfinished, rows)
+        _name(unfinished, target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return filled
+
+
+def _name(unfinished: Path, target: Path) -> None:
+    """Give a filled environment its name, durably."""
+    try:
+        unfinished.rename(target)
+        directory.sync_directory(target.parent)
+    except OSError as error:
+        raise StorePathError(f"{target} can't be named: {error}; somebody else made it meanwhile") from error
+
+
+def _fill(unfinished: Path, rows: Iterable[Row]) -> Filled:
+    # Nothing is flushed before the end: an environment that a crash leaves half-written is of no use in any case.
+    shared = environment.acquire(unfinished, "none", None)
+    try:
+        count = size = 0
+        for batch in _batches(rows):
+            _append(shared, batch)
+            count += len(batch)
+            size += sum(len(key) + len(row) for key, row in batch)
+        shared.make_durable()
+        found = shared.env.stat()["entries"]
+        if found != count:
+            raise StorageError(f"{unfinished} holds {found} rows where {count} were written; try again elsewhere")
+        return Filled(count, size)
+    except EngineError as error:
+        raise translate(error, shared.location) from error
+    except OSError as error:
+        raise translate_os(error, os.fspath(unfinished)) from error
+    finally:
+        environment.release(shared)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for key, row in rows:
+        batch.append((key, row))
+        size += len(key) + len(row)
+        if size >= MAX_BATCH_BYTES or len(batch) >= MAX_BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Turn:
+    """A write transaction, as the gate of its environment and a fork know it."""
+
+    def __init__(self) -> None:
+        self.txn: Transaction | None = None
+
+    def disown(self) -> object:
+        """In a forked child: give up the inherited transaction, and return it."""
+        inherited, self.txn = self.txn, None
+        return inherited
+
+
+def _append(shared: SharedEnvironment, batch: list[Row]) -> None:
+    """Append rows in one transaction, again where the map had to grow."""
+    turn = _Turn()
+    while True:
+        seen_bytes = shared.map_bytes
+        shared.live[turn] = get_ident()
+        try:
+            turn.txn = shared.env.begin(write=True)
+            _, added = turn.txn.cursor().putmulti(batch, append=True)
+            if added != len(batch):
+                raise InvalidInputError(f"rows for {shared.location} aren't in ascending order of their keys")
+            turn.txn.commit()
+        except MapFullError:
+            pass
+        else:
+            return
+        finally:
+            if turn.txn is not None:
+                with contextlib.suppress(EngineError):
+                    turn.txn.abort()
+                turn.txn = None
+            shared.leave(turn)
+        shared.enlarge(seen_bytes)

@@ -1,0 +1,154 @@
+"""Loading a dump: its threads, each new in this store, and there when it is whole.
+
+Imports loading_thread, dumpframes, and store and below. The invariant: a thread's name leads to it after its checksum
+was met, in its last transaction; until then its rows stand in the queue, for a collection to find.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from deltastore.errors import (
+    ChecksumError,
+    CorruptionError,
+    DeltastoreError,
+    InvalidIdError,
+    InvalidInputError,
+    StorageError,
+    ThreadExistsError,
+)
+from deltastore.log import deleting, keys, names
+from deltastore.store import Store, check_name
+from deltastore.upkeep.dumpframes import FrameReader, Source
+from deltastore.upkeep.loading_thread import ThreadLoad
+from deltastore.upkeep.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was loaded: threads, those left out because their names were in use, and checkpoints."""
+
+    threads: int
+    skipped: int
+    checkpoints: int
+
+
+def load(
+    store: Store,
+    file: str | PathLike[str] | Source,
+    *,
+    rename: Callable[[str], str] | None = None,
+    skip_existing: bool = False,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load the threads of a dump, from a file's path or an open binary one; each is there whole, or not at all.
+
+    Writers go on meanwhile. A name in use raises before anything of that thread is written, or with `skip_existing`
+    leaves it out; `rename` gives the name here for a name there. `progress` counts threads, of how many isn't known.
+
+    What it raises leaves the threads before it loaded: ThreadExistsError; ChecksumError naming the thread where the
+    dump is damaged or ends early; FormatError where it is another version or no dump; InvalidInputError where the file
+    can't be read; ConflictError where a collection took it for abandoned; StoreFullError, StorageError.
+    A kill leaves rows that `collect` removes, an hour after they were written.
+    """
+    threads = skipped = checkpoints = 0
+    with _opened(file) as source:
+        frames = FrameReader(source)
+        while True:
+            match frames.next():
+                case ["thread", bytes(name), *facts]:
+                    found = _name(name, rename)
+                    try:
+                        loaded = _load_thread(store, frames, found, facts, skip_existing)
+                    except CorruptionError as error:
+                        raise ChecksumError(
+                            f"thread {found!r}: {error}; nothing of it was loaded, and {threads} threads before it "
+                            "were. Dump it again, or load another copy of the dump"
+                        ) from error
+                    if loaded is None:
+                        skipped += 1
+                    else:
+                        threads, checkpoints = threads + 1, checkpoints + loaded
+                    if progress is not None:
+                        progress(threads + skipped, None)
+                case ["end", int(count)] if count == threads + skipped:
+                    return Loaded(threads, skipped, checkpoints)
+                case item:
+                    raise ChecksumError(
+                        f"malformed dump: {item[0]!r} after {threads + skipped} threads; those before it are loaded"
+                    )
+
+
+@contextmanager
+def _opened(file: str | PathLike[str] | Source) -> Iterator[Source]:
+    if not isinstance(file, (str, PathLike)):
+        yield file
+        return
+    source = None
+    try:
+        with Path(file).open("rb") as source:
+            yield source
+    except OSError as error:
+        if source is None:
+            raise InvalidInputError(f"no dump can be read at {file}: {error}") from error
+        raise StorageError(f"{file}: the operating system refused: {error}") from error
+
+
+def _name(stored: bytes, rename: Callable[[str], str] | None) -> str:
+    try:
+        name = keys.decode_name(stored)
+        return name if rename is None else check_name(rename(name), "thread")
+    except InvalidIdError as error:
+        raise InvalidInputError(f"a thread can't be renamed so: {error}") from error
+
+
+def _load_thread(store: Store, frames: FrameReader, name: str, facts: list[Any], skip_existing: bool) -> int | None:
+    """Load one thread; return how many checkpoints it has, or None where its name is in use."""
+    storage = store.log.storage
+    with storage.read() as tx:
+        taken = names.find(tx, keys.THREAD, keys.encode_name(name)) is not None
+    if taken and not skip_existing:
+        raise ThreadExistsError(
+            f"a thread is named {name!r} already; the threads before it are loaded. Rename it while loading, leave "
+            "out what exists, or delete it first"
+        )
+    if taken:
+        _skip(frames)
+        return None
+    loading = ThreadLoad(store.log, name, facts)
+    try:
+        return _items(frames, loading)
+    except BaseException:
+        with contextlib.suppress(DeltastoreError):  # what is wrong already shall be told
+            loading.abandon()
+            deleting.collect(storage, store.log.now_ms())
+        raise
+
+
+def _items(frames: FrameReader, loading: ThreadLoad) -> int:
+    while True:
+        match frames.next():
+            case ["thread end", int(checkpoints), bytes(digest)]:
+                frames.check(digest)
+                if checkpoints != loading.header.checkpoints:
+                    raise ChecksumError(
+                        f"malformed dump: {loading.header.checkpoints} checkpoints where {checkpoints} are stated"
+                    )
+                loading.finish()
+                return checkpoints
+            case item:
+                loading.take(item)
+
+
+def _skip(frames: FrameReader) -> None:
+    while True:
+        match frames.next():
+            case ["thread end", int(), bytes(digest)]:
+                frames.check(digest)
+                return
+            case ["thread" | "end" as kind, *_]:
+                raise ChecksumError(f"malformed dump: {kind!r} within a thread")
