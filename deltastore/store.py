@@ -222,7 +222,8 @@ class Thread:
 
         A name stands for one checkpoint: giving it again moves it. Raises ThreadNotFoundError, CheckpointNotFoundError.
         """
-        return self._log.tag(self.name, self.namespace, None if at is None else self._id(at), check_name(name, "tag"))
+        id_ = None if at is None else self._id(at)
+        return self._log.tag(self.name, self.namespace, id_, check_name(name, "tag"), rows.NATIVE)
 
     def untag(self, name: str) -> bool:
         """Take a name away; tell whether it was given."""

@@ -7,7 +7,7 @@ a checkpoint whose writes another child took states these channels in full.
 import copy
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, reduce
 from typing import Annotated, Any, TypedDict
 
@@ -163,7 +163,7 @@ class GraphMachine(StoreMachine):
             "versions_seen": {"node": dict(seen)},
         }
         roots = self.graph.get((name, ""), {})
-        root = ("0-never-put" if pick % 7 == 0 else choose(roots, pick)) if space else None
+        root = ("9-to-come" if pick % 7 == 0 else choose(roots, pick)) if space else None
         metadata: Any = {
             "step": self.serial,
             "run_id": f"run-{self.serial // 4}",
@@ -325,7 +325,7 @@ class GraphMachine(StoreMachine):
         call = self.graph.get((name, CALL), {})
         root = call[max(call)]["root"] if call else None
         old = root is not None and root < max(roots, default="") and root not in kept[""]
-        dropped = {CALL} if old and kept.get(CALL, set()) <= {max(call, default="")} else set()
+        dropped = {CALL} if old and not self.tags.get((name, CALL)) else set()
         doomed = {space: self.graph[name, space].keys() - ids for space, ids in kept.items() if space not in dropped}
         # erasing keeps no history but that of delta channels, which is compared as their values
         with nullcontext() if erase else self._same_histories(saver, name, doomed, dropped):
@@ -340,14 +340,21 @@ class GraphMachine(StoreMachine):
     @rule(pick=picks, chosen=st.sets(st.integers(0, 3), max_size=2))
     def delete_for_runs(self, pick: int, chosen: set[int]) -> None:
         runs = {f"run-{self.serial // 4 - number * 3}" for number in chosen}
-        self._saver(pick).delete_for_runs(sorted(runs))
+        gone: dict[str, tuple[dict[str, set[str]], set[str]]] = {}
         for name in ALL_THREADS:
             doomed = {
                 space: {id_ for id_, entry in known.items() if entry["run"] in runs}
                 for (thread, space), known in self.graph.items()
                 if thread == name
             }
-            self._gone(name, doomed, self._calls_of(name, doomed))
+            gone[name] = doomed, self._calls_of(name, doomed)
+        saver = self._saver(pick)
+        with ExitStack() as stack:
+            for name, (doomed, dropped) in gone.items():
+                stack.enter_context(self._same_histories(saver, name, doomed, dropped))
+            saver.delete_for_runs(sorted(runs))
+            for name, (doomed, dropped) in gone.items():
+                self._gone(name, doomed, dropped)
 
     @rule(name=st.sampled_from(ALL_THREADS), space=st.sampled_from(SPACES), pick=picks)
     def delete_graph_checkpoint(self, name: str, space: str, pick: int) -> None:

@@ -13,13 +13,14 @@ from deltastore.codec.blobs import Codec, Cut, cut
 from deltastore.errors import CheckpointNotFoundError, ContentionError, InvalidInputError
 from deltastore.log import choosing, keys, rows
 from deltastore.log.engine import Entry, Log
+from deltastore.log.erasing import Lack
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel
 
 PAGE = 256
 """Checkpoints whose metadata is looked at in one transaction."""
-MAX_ATTEMPTS = 10
+MAX_ATTEMPTS = 50
 """How often an erasing deletion folds anew while others put checkpoints in between."""
 
 
@@ -64,8 +65,9 @@ def delete(
         log.delete(thread, choose())
         return
     for _ in range(MAX_ATTEMPTS):
-        folded = _folded(log, codec, thread, choose, graph, history)
-        if folded is not None and log.erase(thread, choose, folded) is not None:
+        moment, lacks = log.lacks(thread, choose(with_needs=True))
+        folded = _folded(log, codec, thread, lacks, graph, history)
+        if folded is not None and log.erase(thread, choose, folded, moment) is not None:
             return
     raise ContentionError(
         f"thread {thread!r}: {MAX_ATTEMPTS} attempts to erase failed, because others put checkpoints all the time. "
@@ -77,13 +79,13 @@ def _folded(
     log: Log,
     codec: Codec,
     thread: str,
-    choose: Callable[..., choosing.Choose],
+    lacks: Iterable[tuple[Lack, list[str]]],
     graph: "Pregel[Any, Any, Any, Any] | None",
     history: History,
 ) -> dict[bytes, dict[int, Cut]] | None:
     """Return what those that stay would lack, as values by ULID; None where one of them was deleted meanwhile."""
     folded: dict[bytes, dict[int, Cut]] = {}
-    for lack, channels in log.lacks(thread, choose(with_needs=True)):
+    for lack, channels in lacks:
         if graph is None:
             raise InvalidInputError(
                 f"thread {thread!r}: checkpoint {lack.id!r} stays, and its channels {channels} are rebuilt from "

@@ -17,7 +17,7 @@ from deltastore.langgraph import deletions
 from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.configs import address, config_of, id_of, run_name, several, thread_name
 from deltastore.langgraph.reading import ReadingSaver
-from deltastore.log import choosing
+from deltastore.log import choosing, rows
 from deltastore.store import check_name
 
 if TYPE_CHECKING:
@@ -125,19 +125,31 @@ class KeepingSaver(ReadingSaver):
         """Give the config's checkpoint, the latest without id, a name that keeps it from being pruned.
 
         Within a namespace of a thread a name stands for one checkpoint: giving it again moves it. Returns the
-        checkpoint's config. Raises ThreadNotFoundError, CheckpointNotFoundError, InvalidIdError.
+        checkpoint's config. Raises ThreadNotFoundError, CheckpointNotFoundError, InvalidIdError, FrontMismatchError.
         """
         thread, namespace = address(config)
-        id_ = self._log.tag(thread, namespace, id_of(config), check_name(name, "tag"))
+        id_ = self._log.tag(thread, namespace, id_of(config), check_name(name, "tag"), rows.LANGGRAPH)
         return config_of(config["configurable"]["thread_id"], namespace, id_)
+
+    async def atag(self, config: RunnableConfig, name: str) -> RunnableConfig:
+        """Give a checkpoint a name, off the event loop."""
+        return await off_loop(self.tag, config, name)
 
     def untag(self, config: RunnableConfig, name: str) -> bool:
         """Take a name away in the config's namespace; tell whether it was given."""
         thread, namespace = address(config)
         return self._log.untag(thread, namespace, check_name(name, "tag"))
 
+    async def auntag(self, config: RunnableConfig, name: str) -> bool:
+        """Take a name away, off the event loop."""
+        return await off_loop(self.untag, config, name)
+
     def tags(self, config: RunnableConfig) -> dict[str, RunnableConfig]:
         """Return the names given in the config's namespace, each with its checkpoint's config."""
         thread, namespace = address(config)
         found = self._log.tags(thread, namespace)
         return {name: config_of(config["configurable"]["thread_id"], namespace, id_) for name, id_ in found.items()}
+
+    async def atags(self, config: RunnableConfig) -> dict[str, RunnableConfig]:
+        """Return the names given, off the event loop."""
+        return await off_loop(self.tags, config)

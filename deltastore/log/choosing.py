@@ -44,7 +44,7 @@ def these(
                 is_doomed = _is_one_of(here)
                 plans.append(surviving.plan(view, namespace, is_doomed, settled, with_needs=with_needs))
         roots = next((plan.visible for plan in plans if plan.namespace.name == ROOT), frozenset[str]())
-        dropped = tuple(namespace for namespace in namespaces if _root_of(view, namespace) in roots)
+        dropped = tuple(namespace for namespace in namespaces if roots and _root_of(view, namespace) in roots)
         gone = {namespace.number for namespace in dropped}
         return Choice(tuple(plan for plan in plans if plan.namespace.number not in gone), dropped)
 
@@ -60,26 +60,23 @@ def all_but_latest(settled: Collection[bytes] = (), *, with_needs: bool = False)
     def choose(view: View) -> Choice:
         namespaces = _of_langgraph(view.tx, view.thread)
         root = next((namespace for namespace in namespaces if namespace.name == ROOT), None)
-        kept_roots = _kept(view, root) if root else frozenset()
+        tagged_roots = tagging.load(view.tx, view.thread, root.number).values() if root else ()
+        kept_roots = frozenset((root.latest, *tagged_roots)) if root else frozenset()
         plans: list[surviving.Plan] = []
         dropped: list[rows.Namespace] = []
         for namespace in namespaces:
-            kept = _kept(view, namespace)
+            tagged = frozenset(tagging.load(view.tx, view.thread, namespace.number).values())
             start = _root_of(view, namespace)
             # greater than the latest: a call may be stored before the root checkpoint it started from
             old = root is not None and root.latest is not None and start is not None and start < root.latest
-            if old and start not in kept_roots and kept <= {namespace.latest}:
+            if old and start not in kept_roots and not tagged:
                 dropped.append(namespace)
             else:
-                is_doomed = _is_none_of(kept)
+                is_doomed = _is_none_of(tagged | {namespace.latest})
                 plans.append(surviving.plan(view, namespace, is_doomed, settled, with_needs=with_needs))
         return Choice(tuple(plans), tuple(dropped))
 
     return choose
-
-
-def _kept(view: View, namespace: rows.Namespace) -> frozenset[str | None]:
-    return frozenset((namespace.latest, *tagging.load(view.tx, view.thread, namespace.number).values()))
 
 
 def _is_one_of(doomed: Collection[bytes]) -> Callable[[str, bytes], bool]:

@@ -70,14 +70,34 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
     rows.store_header(tx, thread, header)
 
 
-def delete(tx: WriteTransaction, name: str, choose: choosing.Choose) -> Outcome:
-    """Delete what is chosen of a thread, in all its LangGraph namespaces; an unknown thread is none."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen at a moment of a thread: its number, and its header's count of changes."""
+
+    thread: int
+    changes: int
+    choice: choosing.Choice
+
+
+def choose(tx: ReadTransaction, name: str, chooser: choosing.Choose) -> Chosen | None:
+    """Choose what goes, outside the transaction that deletes it; None where there is no such thread."""
+    found = finding.find_thread(tx, name)
+    return None if found is None else Chosen(found[0], found[1].changes, chooser(View(tx, found[0], name)))
+
+
+def delete(tx: WriteTransaction, name: str, chooser: choosing.Choose, chosen: Chosen | None) -> Outcome:
+    """Delete what is chosen of a thread, in all its LangGraph namespaces; an unknown thread is none.
+
+    `chosen` spares choosing anew, under everybody's eyes, where the thread is still as it was then.
+    """
     found = finding.find_thread(tx, name)
     if found is None:
         return NOTHING
     thread, header = found
     view = View(tx, thread, name)
-    return apply_choice(tx, view, header, choose(view))
+    if chosen is not None and (chosen.thread, chosen.changes) == (thread, header.changes):
+        return apply_choice(tx, view, header, chosen.choice)
+    return apply_choice(tx, view, header, chooser(view))
 
 
 def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: choosing.Choice) -> Outcome:

@@ -283,10 +283,15 @@ class Log:
         """
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
-            wanted = located[2].latest if located is not None and id_ is None else id_
-            if located is None or wanted is None:
+            if located is None:
                 return {name: (None, []) for name in channels}
             number, header, found = located
+            wanted = id_
+            if wanted is None:
+                finding.check_latest(found)
+                wanted = found.latest
+            if wanted is None:
+                return {name: (None, []) for name in channels}
             if found.front != rows.LANGGRAPH:
                 raise FrontMismatchError(
                     f"thread {thread!r}, namespace {namespace!r} is written by the native API, "
@@ -294,6 +299,8 @@ class Log:
                 )
             view = View(tx, number, thread)
             ulid = finding.find(view, found, wanted)
+            if ulid is None and id_ is None:
+                raise _missing_latest(thread, wanted)
             if ulid is None and header.deleted:  # else it reads as empty to whoever read the checkpoint before
                 raise CheckpointNotFoundError(
                     f"thread {thread!r} has no checkpoint {wanted!r}: it was deleted, if it was ever put, and its "
@@ -390,37 +397,47 @@ class Log:
 
         What others' histories need stays, hidden. Raises BrokenChainError.
         """
-        return names.in_write(self.storage, (), lambda tx: deleting.delete(tx, thread, choose))
-
-    def lacks(self, thread: str, choose: choosing.Choose) -> list[tuple[erasing.Lack, list[str]]]:
-        """Return what a deletion would have to keep for others, each with the names of the channels."""
         with self.storage.read() as tx:
-            return [
-                (lack, sorted(self.names.name(tx, keys.CHANNEL, channel) for channel in lack.channels))
-                for lack in erasing.lacks(tx, thread, choose)
+            chosen = deleting.choose(tx, thread, choose)
+        return names.in_write(self.storage, (), lambda tx: deleting.delete(tx, thread, choose, chosen))
+
+    def lacks(self, thread: str, choose: choosing.Choose) -> tuple[int, list[tuple[erasing.Lack, list[str]]]]:
+        """Return what a deletion would have to keep for others, each with the names of the channels.
+
+        First comes the moment of the thread, which `erase` asks for.
+        """
+        with self.storage.read() as tx:
+            moment, found = erasing.lacks(tx, thread, choose)
+            named = [
+                (lack, sorted(self.names.name(tx, keys.CHANNEL, number) for number in lack.channels)) for lack in found
             ]
+            return moment, named
 
     def erase(
-        self, thread: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: erasing.Folded
+        self, thread: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: erasing.Folded, moment: int
     ) -> deleting.Outcome | None:
         """Delete what is chosen, and keep nothing of it; `folded` takes the place of what is lacking then.
 
-        None: others put checkpoints meanwhile that would lack more. Raises BrokenChainError.
+        None: others changed the thread since the moment that it was folded at. Raises BrokenChainError.
         """
-        outcome = names.in_write(self.storage, (), lambda tx: erasing.erase(tx, thread, choose, folded))
-        return None if isinstance(outcome, str) else outcome
+        return names.in_write(self.storage, (), lambda tx: erasing.erase(tx, thread, choose, folded, moment))
 
     # --- tags
 
-    def tag(self, thread: str, namespace: str, id_: str | None, name: str) -> str:
+    def tag(self, thread: str, namespace: str, id_: str | None, name: str, front: int) -> str:
         """Let a tag name a checkpoint, the latest without id; return its id.
 
-        Raises ThreadNotFoundError, CheckpointNotFoundError.
+        Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
         """
 
         def work(tx: WriteTransaction) -> str:
             number, header = deleting.require_thread(tx, thread)
             found = rows.load_namespace(tx, number, keys.encode_name(namespace))
+            if found is not None and found.front != front:
+                raise FrontMismatchError(
+                    f"thread {thread!r}, namespace {namespace!r} is written by the {rows.FRONT_NAMES[found.front]} "
+                    "API; tag its checkpoints by that"
+                )
             wanted = found.latest if found is not None and id_ is None else id_
             if found is None or wanted is None or finding.find(View(tx, number, thread), found, wanted) is None:
                 raise CheckpointNotFoundError(

@@ -30,11 +30,14 @@ class Lack:
     channels: frozenset[int]
 
 
-def lacks(tx: ReadTransaction, name: str, choose: choosing.Choose) -> list[Lack]:
-    """Return what a choice, made `with_needs`, would have to keep for others; an unknown thread lacks nothing."""
+def lacks(tx: ReadTransaction, name: str, choose: choosing.Choose) -> tuple[int, list[Lack]]:
+    """Return what a choice, made `with_needs`, would have to keep for others; an unknown thread lacks nothing.
+
+    First comes the moment of the thread: its header's count of changes.
+    """
     found = finding.find_thread(tx, name)
     if found is None:
-        return []
+        return 0, []
     view = View(tx, found[0], name)
     out: list[Lack] = []
     for plan in choose(view).plans:
@@ -42,21 +45,28 @@ def lacks(tx: ReadTransaction, name: str, choose: choosing.Choose) -> list[Lack]
             record = view.record(plan.namespace.number, ulid)
             if record is not None:
                 out.append(Lack(keys.decode_name(plan.namespace.name), record.id, ulid, channels))
-    return out
+    return found[1].changes, out
 
 
 def erase(
-    tx: WriteTransaction, name: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: Folded
-) -> deleting.Outcome | str:
-    """Delete what is chosen, given the checkpoints that get folded values; a text says why others are lacking now."""
+    tx: WriteTransaction,
+    name: str,
+    choose: Callable[[Collection[bytes]], choosing.Choose],
+    folded: Folded,
+    moment: int,
+) -> deleting.Outcome | None:
+    """Delete what is chosen, given the checkpoints that get folded values.
+
+    None where the thread isn't as it was at the moment that they were folded at: a late write may belong into them.
+    """
     found = finding.find_thread(tx, name)
     if found is None:
         return deleting.NOTHING
     thread, header = found
+    if header.changes != moment:
+        return None
     view = View(tx, thread, name)
     choice = choose(folded.keys())(view)
-    if any(plan.remnants for plan in choice.plans):
-        return "others put checkpoints meanwhile whose history needs what goes"
     new = NewChunks(header.next_chunk[0])
     choice = replace(choice, plans=tuple(_with_values(plan, folded, new) for plan in choice.plans))
     row = new.row({})

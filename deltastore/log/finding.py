@@ -129,14 +129,20 @@ def _ulids_down(view: View, namespace: rows.Namespace, before: str | None) -> It
 
 def tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
     """Return the pending writes of a checkpoint id: task → idx → write."""
-    loose: rows.Tasks = {}
-    prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
-    for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
-        loose |= rows.decode_tasks(key, unseal(key, sealed))
+    loose = loose_tasks(view, namespace, id_)
     packed: rows.Tasks = {}
     for key, row in packed_tasks(view, namespace, id_).items():
         packed |= rows.decode_tasks(key, row)
     return rows.merge_tasks(packed, loose) if packed else loose
+
+
+def loose_tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
+    """Return the pending writes of a checkpoint id that stand in rows of their own."""
+    loose: rows.Tasks = {}
+    prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
+    for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+        loose |= rows.decode_tasks(key, unseal(key, sealed))
+    return loose
 
 
 def packed_tasks(view: View, namespace: rows.Namespace, id_: str) -> dict[bytes, bytes]:

@@ -313,7 +313,8 @@ def _replace_id(
     earlier = finding.find(view, namespace, prepared.put.id or "")
     if earlier is None:
         return False
-    named = prepared.record.parent == earlier or namespace.tip != earlier
+    # a deletion may have led the way of others to the tip, where else nobody's parent stands
+    named = prepared.record.parent == earlier or namespace.tip != earlier or header.deleted > 0
     hide_or_remove(tx, view, header, namespace, earlier, hide=named)
     return True
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from deltastore.codec import records as rec
+from deltastore.errors import BrokenChainError
 from deltastore.log import keys, policy, rows, walking
 from deltastore.log import state as st
 from deltastore.log.reading import FoundRow, View
@@ -87,13 +88,30 @@ class _Namespace:
                 if record.is_remnant:
                     self.own_writes[ulid] = found.row.writes.get(record.id, {})
         self.ids = {record.id: ulid for ulid, record in self.records.items() if not record.is_hidden}
+        self._require_whole()
         self.staying = {ulid for id_, ulid in self.ids.items() if not is_doomed(id_, ulid)}
         self.present = self._present()
         self.remnants: dict[bytes, Remnant] = {}
+        self._held_by: dict[bytes, set[int]] = {}
+
+    def _require_whole(self) -> None:
+        """Raise BrokenChainError where the namespace's row tells of records that aren't there.
+
+        Deleting by what is left would delete more, and make the loss look meant.
+        """
+        namespace = self.namespace
+        counted, greatest = len(self.ids), max(self.ids, default=None)
+        last = next(reversed(self.records), None)
+        if counted != namespace.count or greatest != namespace.latest or namespace.tip not in (None, last):
+            raise BrokenChainError(
+                f"thread {self.view.name!r}, namespace {keys.decode_name(namespace.name)!r}: {namespace.count} "
+                f"checkpoints up to {namespace.latest!r} are expected, {counted} up to {greatest!r} are there. Rows "
+                "were lost or damaged, and nothing was deleted; run check, then restore a backup or delete the thread"
+            )
 
     def plan(self, with_needs: bool) -> Plan:
         arriving = self._arriving()
-        for ulid in arriving.keys() - self.staying:
+        for ulid in sorted(arriving.keys() - self.staying):  # in the order of their rows, each decoded once
             remnant = self._remnant(ulid, arriving[ulid])
             if remnant is not None:
                 self.remnants[ulid] = remnant
@@ -177,7 +195,8 @@ class _Namespace:
         record = self.records[ulid]
         wanted = channels & self.present[ulid]
         writes = self._writes(ulid, channels)
-        lost = record.flags & rec.PARENT_DELETED and channels - wanted  # a walk for these must raise here
+        # a walk for these must raise here
+        lost = record.flags & rec.PARENT_DELETED and channels - wanted and self._parent(ulid) is None
         if not wanted and not writes and not lost:
             return None
         state = {number: channel for number, channel in self._state(ulid).items() if number in wanted} if wanted else {}
@@ -196,7 +215,7 @@ class _Namespace:
 
     def _writes(self, ulid: bytes, channels: set[int]) -> dict[bytes, bytes]:
         by_hash: dict[bytes, rows.Tasks] = {}
-        tasks = walking.tasks_at(self.view, self.namespace, self.records[ulid], self.own_writes.get(ulid))
+        tasks = walking.tasks_at(self.view, self.namespace, ulid, self.records[ulid])
         for task, writes in tasks.items():
             kept = {idx: write for idx, write in writes.items() if write.channel in channels}
             if kept:
@@ -236,8 +255,11 @@ class _Namespace:
     def _linked(self, ulid: bytes, record: rec.Record) -> rec.Record:
         """Return a record with the parent that a walk now goes to."""
         parent = self._nearest(ulid)
-        ends = rec.HISTORY_ENDS if parent is None and self._parent(ulid) is not None else 0
-        return replace(record, parent=parent, flags=record.flags | ends)
+        flags = record.flags
+        if self._parent(ulid) is not None:  # it was put again by then, if it had been deleted
+            flags &= ~rec.PARENT_DELETED
+            flags |= rec.HISTORY_ENDS if parent is None else 0
+        return replace(record, parent=parent, flags=flags)
 
     def _rewritten(self, kept: set[bytes]) -> dict[bytes, rec.Record]:
         out: dict[bytes, rec.Record] = {}
@@ -258,29 +280,43 @@ class _Namespace:
 
     def _needs(self) -> dict[bytes, frozenset[int]]:
         """Return which checkpoints' histories lead over a remnant, and for which channels."""
+        known: dict[tuple[bytes, int], bool] = {}
         out: dict[bytes, frozenset[int]] = {}
         for ulid in self.staying:
-            wanted = self._absent(ulid)
-            needed: set[int] = set()
-            seen = {ulid}
-            parent = self._parent(ulid) if wanted else None
-            while parent is not None and parent not in seen and wanted:
-                seen.add(parent)
-                if parent in self.remnants:
-                    needed |= wanted & self._held(parent)
-                    if self.records[parent].flags & rec.PARENT_DELETED:
-                        needed |= wanted - self.present[parent]
-                wanted -= self.present[parent]
-                parent = self._parent(parent)
+            needed = frozenset(channel for channel in self._absent(ulid) if self._is_lacking(ulid, channel, known))
             if needed:
-                out[ulid] = frozenset(needed)
+                out[ulid] = needed
         return out
 
+    def _is_lacking(self, ulid: bytes, channel: int, known: dict[tuple[bytes, int], bool]) -> bool:
+        """Tell whether a walk for a channel comes over a remnant that holds something of it."""
+        passed = [ulid]
+        parent = self._parent(ulid)
+        lacking = False
+        while parent is not None and parent not in passed:
+            if (parent, channel) in known:
+                lacking = known[parent, channel]
+                break
+            passed.append(parent)
+            if parent in self.remnants and channel in self._held(parent):
+                lacking = True
+                break
+            if channel in self.present[parent]:
+                break
+            parent = self._parent(parent)
+        for each in passed[1:]:
+            known[each, channel] = lacking
+        return lacking
+
     def _held(self, ulid: bytes) -> set[int]:
-        """Return the channels that a remnant keeps anything of."""
-        remnant = self.remnants[ulid]
-        held = {op.channel for op in remnant.record.ops}
-        for hashed, row in remnant.writes.items():
-            for writes in rows.decode_tasks(hashed, row).values():
-                held |= {write.channel for write in writes.values()}
-        return held
+        """Return the channels that a remnant keeps anything of, be it that their history is lost."""
+        if ulid not in self._held_by:
+            remnant = self.remnants[ulid]
+            held = {op.channel for op in remnant.record.ops}
+            for hashed, row in remnant.writes.items():
+                for writes in rows.decode_tasks(hashed, row).values():
+                    held |= {write.channel for write in writes.values()}
+            if remnant.record.flags & rec.PARENT_DELETED:
+                held |= {channel for channel, _ in remnant.record.seeds}
+            self._held_by[ulid] = held
+        return self._held_by[ulid]

@@ -12,7 +12,7 @@ from deltastore import ulid as ulids
 from deltastore.codec.records import HISTORY_ENDS, PARENT_DELETED, SETTLED, Record, Value
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError
 from deltastore.log import finding, rows
-from deltastore.log.reading import View
+from deltastore.log.reading import View, require
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collect
     found = {channel: Walked() for channel in channels}
     remaining = set(channels)
     seen = {target}
-    record = view.record(namespace.number, target)
-    if record is not None and record.flags & SETTLED:
+    record = require(view, namespace, target)
+    if record.flags & SETTLED:
         state = view.state(namespace.number, target)
         for channel in [channel for channel in remaining if channel in state]:
             found[channel].seed = state[channel].value
             remaining.discard(channel)
-    current = _up(view, namespace, target, record) if record is not None and remaining else None
+    current = _up(view, namespace, target, record) if remaining else None
     while current is not None and current[0] not in seen:
         ulid, record = current
         seen.add(ulid)
@@ -65,13 +65,9 @@ def _collect(
     found: dict[int, Walked],
 ) -> None:
     """Add the writes of one ancestor, the last of them first: the walk goes backwards."""
-    own = None
-    if record.is_remnant:
-        holder = view.row_of(namespace.number, ulid)
-        own = holder.row.writes.get(record.id, {}) if holder else {}
     writes = [
         (write.path, task, write.idx, write)
-        for task, by_idx in tasks_at(view, namespace, record, own).items()
+        for task, by_idx in tasks_at(view, namespace, ulid, record).items()
         for write in by_idx.values()
         if write.channel in channels
     ]
@@ -79,14 +75,16 @@ def _collect(
         found[write.channel].writes.append((task, write))
 
 
-def tasks_at(view: View, namespace: rows.Namespace, record: Record, own: dict[bytes, bytes] | None) -> rows.Tasks:
-    """Return the writes that a walk finds at a record: those of its id, or a remnant's own, which its row holds."""
-    if own is None:
-        return finding.tasks(view, namespace, record.id)
-    out: rows.Tasks = {}
-    for hashed, row in own.items():
-        out |= rows.decode_tasks(hashed, row)
-    return out
+def tasks_at(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> rows.Tasks:
+    """Return the writes that a walk finds at a record: those of its id, or a remnant's own, which its row holds.
+
+    Packed ones are taken from the row that holds the record, not by its id: rows by id may be lost without a trace.
+    """
+    holder = view.row_of(namespace.number, ulid)
+    packed: rows.Tasks = {}
+    for hashed, row in (holder.row.writes.get(record.id, {}) if holder else {}).items():
+        packed |= rows.decode_tasks(hashed, row)
+    return packed if record.is_remnant else rows.merge_tasks(packed, finding.loose_tasks(view, namespace, record.id))
 
 
 def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> tuple[bytes, Record] | None:

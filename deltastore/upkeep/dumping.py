@@ -19,7 +19,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
-from deltastore.codec.primitives import unseal
+from deltastore.codec.primitives import PACK_LEVEL, unseal
 from deltastore.errors import BrokenChainError, InvalidInputError, StorageError, ThreadNotFoundError
 from deltastore.log import finding, keys, names, policy, rows, tagging
 from deltastore.log.reading import FoundRow, View
@@ -284,7 +284,7 @@ class _ThreadDump:
 
         def write() -> None:
             made = self.numbers.chunks(chunkrow.ChunkRow(tuple(numbers), bytes(tags), dict(whole), dict(based)))
-            row = chunkrow.encode_row(made, chunkrow.encode_body(made, packing=True))
+            row = chunkrow.encode_row(made, chunkrow.encode_body(made, PACK_LEVEL))
             self.frames.put(["chunks", series, made.numbers[-1], row], packed=True)
             for held in (numbers, tags, whole, based):
                 held.clear()

@@ -12,6 +12,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
+from deltastore.codec.primitives import PACK_LEVEL
 from deltastore.errors import ChecksumError, InvalidIdError, ThreadExistsError
 from deltastore.log import copying, keys, names, packing, policy, rows, tagging
 from deltastore.log.engine import Log
@@ -187,7 +188,7 @@ class ThreadLoad:
             raise ChecksumError(f"malformed dump: chunks {row.numbers[0]} to {last} of series {series} out of order")
         renumbered = self._numbers.chunks(row)
         if renumbered is not row:
-            data = chunkrow.encode_row(renumbered, chunkrow.encode_body(renumbered, packing=True))
+            data = chunkrow.encode_row(renumbered, chunkrow.encode_body(renumbered, PACK_LEVEL))
         self.header.packed_up_to[series] = last
         self._put(keys.chunk(self._number, series, last), data)
         self._flush_if_due()
