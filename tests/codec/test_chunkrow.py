@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltastore.codec import chunkrow as cr
 from deltastore.codec.chunkrow import Based, ChunkRow
-from deltastore.codec.primitives import pack, put_varint
+from deltastore.codec.primitives import PACK_LEVEL, ROW_LEVEL, pack, put_varint
 from deltastore.errors import ChecksumError, EncodeError
 
 MEGABYTE = 1 << 20
@@ -35,8 +35,8 @@ def chunk_rows(draw: st.DrawFn) -> ChunkRow:
     return ChunkRow(tuple(numbers), tags, whole, based)
 
 
-def encoded(row: ChunkRow, *, packing: bool = False) -> bytes:
-    return cr.encode_row(row, cr.encode_body(row, packing=packing))
+def encoded(row: ChunkRow, level: int = ROW_LEVEL) -> bytes:
+    return cr.encode_row(row, cr.encode_body(row, level))
 
 
 def varints(*numbers: int) -> bytes:
@@ -49,7 +49,7 @@ def varints(*numbers: int) -> bytes:
 class TestRoundTrip:
     @given(chunk_rows(), st.booleans())
     def test_a_row_comes_back(self, row: ChunkRow, packing: bool) -> None:
-        assert cr.decode_row(encoded(row, packing=packing), row.numbers[-1]) == row
+        assert cr.decode_row(encoded(row, PACK_LEVEL if packing else ROW_LEVEL), row.numbers[-1]) == row
 
     @given(chunk_rows())
     def test_the_head_alone_tells_numbers_and_bases(self, row: ChunkRow) -> None:
