@@ -52,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, erase=st.booleans())
     def compact(self, pick: int, erase: bool) -> None:
-        compact(self.handle(pick), erase=erase)
+        compact(self.handle(pick), erase=erase, level=1)
         if erase:
             assert check(self.handle(pick + 1)).garbage_chunks == 0
 
@@ -96,7 +96,6 @@ def run(
     monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
     monkeypatch.setattr(repacking, "MAX_PACK_BYTES", 60_000)
     monkeypatch.setattr(repacking, "MAX_PACK_RECORDS", 20)
-    monkeypatch.setattr(repacking, "LEVEL", 1)
     steps = MACHINE_STEPS[request.config.getoption("--profile")] // 2
     run_state_machine_as_test(
         type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),

@@ -133,7 +133,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-class _Turn:
+class Turn:
     """A write transaction, as the gate of its environment and a fork know it."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Turn:
 
 def _append(shared: SharedEnvironment, batch: list[Row]) -> None:
     """Append rows in one transaction, again where the map had to grow."""
-    turn = _Turn()
+    turn = Turn()
     while True:
         seen_bytes = shared.map_bytes
         shared.live[turn] = get_ident()

@@ -1,30 +1,171 @@
 """Moving a store into a fresh environment: fill it beside, bring it up to date, and let it take over.
 
-Knows rows, not what they mean: which of them changed meanwhile is the caller's. Imports filling, the shared
+Knows rows, not what they mean: which of them changed meanwhile is the caller's to say. Imports filling, the shared
 environments, the directory rules and the engine. The invariant: until the moved row is committed the store is the old
-environment; from then on it is the new one, which holds all that the old one acknowledged.
+environment; from then on it is the new one, which holds, durably, all that the old one acknowledged.
 """
 
 import contextlib
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 from deltastore.errors import ConflictError, StorageError
-from deltastore.storage import directory, environment
-from deltastore.storage.engine import EngineError, translate
+from deltastore.storage import environment
+from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.filling import UNFINISHED, Filled, _Turn, fill
+from deltastore.storage.filling import UNFINISHED, Filled, Turn, fill
 from deltastore.storage.lmdb import LmdbStorage
 from deltastore.storage.port import Row
+from deltastore.storage.transaction import LmdbWriteTransaction
+
+if TYPE_CHECKING:
+    from deltastore.storage.engine import Transaction
 
 LOCK = "moving.lock"
 """The file whose lock whoever moves a store holds; the system takes it from a process that ends."""
-_ENVIRONMENT = re.compile(r"env-([1-9][0-9]{0,17})(?:\.filling)?")
 
-Part = tuple[bytes, bytes, Iterable[Row]]
-"""A range of keys, lower and upper, and all rows that belong into it, in order."""
+Rows = Callable[[], Iterable[Row]]
+"""Gives rows in ascending order of their keys, as often as it is called."""
+
+
+class Move:
+    """A store's move to the next environment, from `moving`. Not thread-safe."""
+
+    def __init__(self, storage: LmdbStorage, target: Path) -> None:
+        self._storage = storage
+        self._target = target
+
+    def fill(self, rows: Iterable[Row]) -> Filled:
+        """Make the next environment of rows in ascending order of their keys. Raises what `filling.fill` does."""
+        return fill(self._target, rows)
+
+    def amend(self, lower: bytes, upper: bytes, rows: Rows) -> int:
+        """Let the next environment hold exactly these rows from `lower` to below `upper`; return how many differed.
+
+        Not durable before `take_over`. Raises StorageError, StoreFullError.
+        """
+        with self._open() as shared:
+            return _amend(shared, lower, upper, rows)
+
+    def take_over(self, tx: LmdbWriteTransaction) -> None:
+        """Let the next environment take over when this transaction of the old one commits: it must hold all rows now.
+
+        Raises StorageError.
+        """
+        with self._open() as shared:
+            shared.make_durable()
+        tx.move_to(self._target.name)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[SharedEnvironment]:
+        shared = environment.acquire(self._target, "none", None)
+        try:
+            yield shared
+        except EngineError as error:
+            raise translate(error, shared.location) from error
+        finally:
+            environment.release(shared)
+
+
+@contextlib.contextmanager
+def moving(storage: LmdbStorage) -> Iterator[Move]:
+    """Begin a move; at its end, however it comes, all environments go that aren't the store's.
+
+    Raises ConflictError where another one moves the store, StorageError.
+    """
+    root = Path(storage.location)
+    with _locked(root):
+        name = _current(storage)
+        _remove_others(root, name)  # what an earlier move left behind that was killed
+        target = root / f"env-{int(name.removeprefix('env-')) + 1}"
+        try:
+            yield Move(storage, target)
+        finally:
+            _remove_others(root, _current(storage))
+
+
+def _current(storage: LmdbStorage) -> str:
+    """Return the name of the store's environment, after finishing a move that was committed."""
+    with storage.read():
+        pass
+    return storage.shared.path.name
+
+
+def _remove_others(root: Path, name: str) -> None:
+    """Remove environments that nothing leads to any more.
+
+    Handles that have one open keep it, nameless, until their next transaction follows to the new one.
+    """
+    for path in root.glob("env-*"):
+        known = path.name.removesuffix(UNFINISHED)
+        if path.name != name and known.removeprefix("env-").isdigit():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    try:
+        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
+    try:
+        _lock(descriptor, root)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, root: Path) -> None:
+    if os.name != "posix":
+        raise StorageError(f"{root}: moving a store needs POSIX locks; make a backup, which is as small, and use that")
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ConflictError(f"{root} is being moved by another process or thread; wait for it to end") from error
+
+
+def _amend(shared: SharedEnvironment, lower: bytes, upper: bytes, rows: Rows) -> int:
+    turn = Turn()
+    while True:
+        seen_bytes = shared.map_bytes
+        shared.live[turn] = get_ident()
+        try:
+            turn.txn = shared.env.begin(write=True)
+            changed = _amend_in(turn.txn, lower, upper, rows())
+            turn.txn.commit()
+        except MapFullError:
+            pass
+        else:
+            return changed
+        finally:
+            if turn.txn is not None:
+                with contextlib.suppress(EngineError):
+                    turn.txn.abort()
+                turn.txn = None
+            shared.leave(turn)
+        shared.enlarge(seen_bytes)
+
+
+def _amend_in(txn: "Transaction", lower: bytes, upper: bytes, rows: Iterable[Row]) -> int:
+    wanted = dict(rows)
+    held = txn.cursor()
+    gone: list[bytes] = []
+    found = held.set_range(lower)
+    while found and held.key() < upper:
+        key = held.key()
+        if key not in wanted:
+            gone.append(key)
+        elif wanted[key] == held.value():
+            del wanted[key]
+        found = held.next()
+    for key in gone:
+        txn.delete(key)
+    for key, row in wanted.items():
+        txn.put(key, row)
+    return len(gone) + len(wanted)

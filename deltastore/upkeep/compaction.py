@@ -5,7 +5,7 @@ replaces one row's worth. Imports marking and repacking. The invariant: whenever
 as before; running it again goes on where something is left to do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltastore.codec import records as rec
@@ -13,12 +13,10 @@ from deltastore.log import finding, keys, names, packing, rows
 from deltastore.log.reading import View
 from deltastore.store import Store
 from deltastore.upkeep import marking, repacking
+from deltastore.upkeep.progress import Progress
 
 MAX_TRIES = 5
 """How often dead chunks of a thread are looked for anew while others write to it; then they stay for the next time."""
-
-Progress = Callable[[int, int], None]
-"""Told how many threads are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,17 @@ class CompactReport:
 
 
 def compact(
-    store: Store, *, threads: Iterable[str] | None = None, erase: bool = False, progress: Progress | None = None
+    store: Store,
+    *,
+    threads: Iterable[str] | None = None,
+    erase: bool = False,
+    level: int = repacking.DEFAULT_LEVEL,
+    progress: Progress | None = None,
 ) -> CompactReport:
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
-    `erase`: no pack may keep a chunk that nothing needs, however much else is in it.
+    `erase`: no pack may keep a chunk that nothing needs, however much else is in it. `level`: zstd's, 1 to 19; lower
+    ones are faster. `progress` counts threads.
     Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
     """
     store.collect()
@@ -49,7 +53,7 @@ def compact(
     for done, name in enumerate(chosen):
         if progress is not None:
             progress(done, len(chosen))
-        _Thread(store, name, tally, erase=erase).compact()
+        _Thread(store, name, tally, erase=erase, level=level).compact()
     if progress is not None:
         progress(len(chosen), len(chosen))
     return tally.report()
@@ -80,11 +84,12 @@ class _Tally:
 class _Thread:
     """The compaction of one thread."""
 
-    def __init__(self, store: Store, name: str, tally: _Tally, *, erase: bool) -> None:
+    def __init__(self, store: Store, name: str, tally: _Tally, *, erase: bool, level: int) -> None:
         self.storage = store.log.storage
         self.name = name
         self.tally = tally
         self.erase = erase
+        self.level = level
         self.changes: int | None = None
         self.needed: marking.Marked | None = None
         self.tries = 0
@@ -155,7 +160,7 @@ class _Thread:
             elif self.changes != header.changes:
                 self.needed, self.changes = marking.mark(view), header.changes
             needed = None if self.needed is None else self.needed[series]
-            return repacking.plan_chunks(view, header, series, after, needed, erase=self.erase)
+            return repacking.plan_chunks(view, header, series, after, needed, erase=self.erase, level=self.level)
 
     def _put_chunks(self, change: repacking.ChunkChange) -> int | None:
         return names.in_write(

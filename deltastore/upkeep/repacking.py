@@ -19,8 +19,8 @@ MAX_PACK_BYTES = 1 << 20
 MAX_RECORD_PACK_BYTES = 256 * 1024
 """Stored bytes of the rows that become one pack of records: looking for one unpacks all."""
 MAX_PACK_RECORDS = 1024
-LEVEL = 12
-"""zstd level of what is written once and read for months."""
+DEFAULT_LEVEL = 19
+"""zstd level of what is written once and read for months: 2 MB/s here, and 8 % shorter than level 12, at 13 MB/s."""
 MAX_DEAD_SHARE = 0.1
 """A full pack with a smaller share of dead bytes stays as it is, unless everything dead must go."""
 LEAF_BYTES, PAGE_BYTES = 2000, 4096
@@ -42,11 +42,12 @@ class ChunkChange:
 
 
 def plan_chunks(
-    view: View, header: rows.Header, series: int, after: int, needed: Collection[int] | None, *, erase: bool
+    view: View, header: rows.Header, series: int, after: int, needed: Collection[int] | None, *, erase: bool, level: int
 ) -> ChunkChange | None:
     """Plan the next pack of a series, behind a chunk number; None at the end.
 
-    `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. Raises CorruptionError.
+    `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. `level` is zstd's.
+    Raises CorruptionError.
     """
     seen: list[Row] = []
     parts: list[chunkrow.ChunkRow] = []
@@ -77,7 +78,7 @@ def plan_chunks(
     tolerable = not freed if erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
     if len(parts) == 1 and tolerable:
         return change
-    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept))
+    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, level))
     if sum(len(row) for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
         return change  # it was as small as it gets
     return replace(change, made=made, freed=freed)
@@ -103,15 +104,15 @@ def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.C
     )
 
 
-def _encoded(row: chunkrow.ChunkRow) -> list[tuple[chunkrow.ChunkRow, bytes]]:
+def _encoded(row: chunkrow.ChunkRow, level: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
     """Return a row as stored, or several smaller ones where these take less of the file."""
     if not row.numbers:
         return []
-    whole = chunkrow.encode_row(row, chunkrow.encode_body(row, LEVEL))
+    whole = chunkrow.encode_row(row, chunkrow.encode_body(row, level))
     if not LEAF_BYTES < len(whole) <= 2 * PAGE_BYTES or len(row.numbers) < 2:
         return [(row, whole)]
     split = [
-        (part, chunkrow.encode_row(part, chunkrow.encode_body(part, LEVEL)))
+        (part, chunkrow.encode_row(part, chunkrow.encode_body(part, level)))
         for part in _split(row, -(-len(whole) // (LEAF_BYTES * 9 // 10)))
     ]
     if sum(_page_bytes(len(stored)) for _, stored in split) < _page_bytes(len(whole)):
