@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltastore import FrontMismatchError, Store
+from deltastore import Store
 from deltastore.langgraph import DeltaSaver
 from tests.langgraph.comparing import checkpoint, config
 
@@ -47,12 +47,3 @@ def test_a_value_with_the_parents_version_is_the_parents(store: Store, meanwhile
     found = saver.get_tuple(config("t"))
     assert found is not None
     assert found.checkpoint["channel_values"] == {"m": ["one"], "k": 2}
-
-
-def test_a_checkpoint_of_a_graph_isnt_deleted_alone_by_the_native_api(store: Store) -> None:
-    """A DeltaChannel of a later checkpoint may be rebuilt from its writes."""
-    saver = DeltaSaver(store)
-    saver.put(config("t"), made("1", ["one"], 1, 1), {}, {})
-    with pytest.raises(FrontMismatchError, match=r"LangGraph API.*delete the thread"):
-        store.thread("t").delete("1")
-    assert saver.get_tuple(config("t")) is not None
