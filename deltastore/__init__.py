@@ -37,11 +37,15 @@ from deltastore.errors import (
     UnavailableError,
 )
 from deltastore.log.forks import Fork
+from deltastore.log.retention import Retention
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Store, Thread
 from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
 from deltastore.upkeep.check import CheckReport, check
+from deltastore.upkeep.retention import RetentionPlan, RetentionReport
+from deltastore.upkeep.retention import apply as apply_retention
+from deltastore.upkeep.retention import plan as plan_retention
 
 __all__ = [
     "REMOVE_ALL",
@@ -69,6 +73,9 @@ __all__ = [
     "Reducer",
     "ReducerMismatchError",
     "Remove",
+    "Retention",
+    "RetentionPlan",
+    "RetentionReport",
     "StorageError",
     "Store",
     "StoreFullError",
@@ -81,6 +88,8 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "apply_retention",
     "check",
     "open",
+    "plan_retention",
 ]
