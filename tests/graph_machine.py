@@ -394,8 +394,12 @@ class GraphMachine(StoreMachine):
                 continue
             for id_ in known.keys() - set(doomed.get(space, ())):
                 channels = [c for c in known[id_]["versions"] if c not in known[id_]["values"] and c not in DELTA]
-                found = saver.get_delta_channel_history(config=config_of(name, space, id_), channels=channels)
-                yield (space, id_), shown(found)
+                try:
+                    found = saver.get_delta_channel_history(config=config_of(name, space, id_), channels=channels)
+                except CheckpointNotFoundError as error:  # put on a deleted parent; so it must be afterwards
+                    yield (space, id_), str(error)
+                else:
+                    yield (space, id_), shown(found)
 
     # --- copies, tags
 
