@@ -26,7 +26,7 @@ from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
-from deltastore.log.retention import Retention
+from deltastore.log.retention import Retention, check_rules
 from deltastore.reducers import Reducer, default_for
 from deltastore.storage.port import Storage, StorageInfo
 from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo, check_limit, thread_info, when
@@ -391,13 +391,6 @@ def check_name(name: str, what: str, *, empty: bool = False) -> str:
         raise InvalidIdError(f"an empty {what} id, which is most often an unset variable; name the {what}")
     keys.encode_name(name)
     return name
-
-
-def check_rules(rules: Retention | None) -> Retention | None:
-    """Raise InvalidInputError unless these are retention rules, or None."""
-    if rules is not None and not isinstance(rules, Retention):
-        raise InvalidInputError(f"retention of type {type(rules).__name__}; expected a deltastore.Retention, or None")
-    return rules
 
 
 def _describe(metadata: Mapping[str, Any] | None) -> bytes:

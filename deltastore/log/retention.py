@@ -125,6 +125,13 @@ class Retention:
         return cls(**{**found, **spans})
 
 
+def check_rules(rules: Retention | None) -> Retention | None:
+    """Raise InvalidInputError unless these are retention rules, or None."""
+    if rules is not None and not isinstance(rules, Retention):
+        raise InvalidInputError(f"retention of type {type(rules).__name__}; expected a deltastore.Retention, or None")
+    return rules
+
+
 def key_of(thread: int | None) -> bytes:
     """Return where a thread's own rules stand; the store's without a thread."""
     return keys.RETENTION if thread is None else keys.retention(thread)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import choosing, deleting, finding, keys, listing, names, retention
 from deltastore.log.reading import View
-from deltastore.log.retention import Retention
+from deltastore.log.retention import Retention, check_rules
 from deltastore.log.rows import Header
 from deltastore.storage.port import ReadTransaction, WriteTransaction
-from deltastore.store import Store, check_name, check_rules
+from deltastore.store import Store, check_name
 from deltastore.terms import check_limit
 from deltastore.upkeep.retention_rules import Reason
 from deltastore.upkeep.retention_thread import CallPlan, CheckpointPlan, Decision, ThreadPlan, decide
@@ -111,7 +111,7 @@ def plan(
         looked = sweep.look(name)
         if looked is not None:
             found.append(looked)
-    return RetentionPlan(tuple(found), tuple(sweep.damaged), "" if found or sweep.damaged else NO_RULES)
+    return RetentionPlan(tuple(found), tuple(sweep.damaged), sweep.note(len(found)))
 
 
 def apply(
@@ -152,7 +152,7 @@ def apply(
     if report.dropped or threads is None:  # what a killed sweep dropped is removed too
         store.collect()
     report.damaged = sweep.damaged
-    report.note = "" if report.looked_at or report.damaged or report.more else NO_RULES
+    report.note = sweep.note(report.looked_at)
     return report
 
 
@@ -189,6 +189,10 @@ class _Sweep:
         prefix = keys.numbers_of(keys.THREAD)
         with self.storage.read() as tx:
             return tx.measure(prefix, keys.end_of(prefix))[0]
+
+    def note(self, looked_at: int) -> str:
+        """Return what a caller should know who may have forgotten to state rules."""
+        return NO_RULES if self.rules.is_off and not looked_at and not self.damaged else ""
 
     def look(self, name: str) -> ThreadPlan | None:
         """Decide about a thread; None where it isn't there, has no rules, or can't be read."""

@@ -12,6 +12,7 @@ from deltastore import (
     ChecksumError,
     InvalidInputError,
     Retention,
+    RetentionReport,
     Store,
     ThreadNotFoundError,
     apply_retention,
@@ -82,6 +83,11 @@ class TestRules:
             assert rules.is_off
             assert apply_retention(store, rules).note == NO_RULES
         assert len(ids(store, "t")) == 5
+
+    def test_an_empty_store(self, store: Store) -> None:
+        assert apply_retention(store).note == NO_RULES
+        assert apply_retention(store, Retention(keep_last=1)) == RetentionReport()
+        assert plan_retention(store, Retention(keep_last=1)).threads == ()
 
     @pytest.mark.parametrize(
         ("field", "value"),
