@@ -176,6 +176,8 @@ class World:
             id_ = f"{self.serial + 1 + pick % 3:06}" if pick % 2 else f"never-{pick}"
             if id_ in space.nodes:
                 return
+            if id_ in space.strays:
+                return  # one write each; a task's write that is put again is the first one still
             self.saver.put_writes(config("t", id_, name), [("m", "stray")], f"task-{pick}")
             space.strays[id_] = self.now
             return
