@@ -38,6 +38,7 @@ from deltastore.errors import (
     UnavailableError,
 )
 from deltastore.log.forks import Fork
+from deltastore.log.retention import Retention
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Store, Thread
@@ -46,6 +47,9 @@ from deltastore.upkeep.backup import backup
 from deltastore.upkeep.check import CheckReport, check
 from deltastore.upkeep.dumping import dump
 from deltastore.upkeep.loading import load
+from deltastore.upkeep.retention import RetentionPlan, RetentionReport
+from deltastore.upkeep.retention import apply as apply_retention
+from deltastore.upkeep.retention import plan as plan_retention
 
 __all__ = [
     "REMOVE_ALL",
@@ -74,6 +78,9 @@ __all__ = [
     "Reducer",
     "ReducerMismatchError",
     "Remove",
+    "Retention",
+    "RetentionPlan",
+    "RetentionReport",
     "StorageError",
     "Store",
     "StoreFullError",
@@ -86,9 +93,11 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "apply_retention",
     "backup",
     "check",
     "dump",
     "load",
     "open",
+    "plan_retention",
 ]

@@ -27,6 +27,7 @@ from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
+from deltastore.log.retention import Retention, check_rules
 from deltastore.reducers import Reducer, default_for
 from deltastore.storage.port import Storage, StorageInfo
 from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo, check_limit, thread_info, when
@@ -120,6 +121,18 @@ class Store:
     def collect(self) -> Collected:
         """Remove what an interrupted deletion or copy left behind. Deletions call it themselves."""
         return self.log.collect()
+
+    @property
+    def retention(self) -> Retention | None:
+        """What `apply_retention` keeps of threads that have no rules of their own; None: everything.
+
+        Stored with the store, for all its handles; nothing goes before somebody calls `apply_retention`.
+        """
+        return self.log.retention()
+
+    @retention.setter
+    def retention(self, rules: Retention | None) -> None:
+        self.log.set_retention(check_rules(rules))
 
     def info(self) -> StorageInfo:
         """Return sizes, without reading payloads."""
@@ -232,6 +245,19 @@ class Thread:
     def tags(self) -> dict[str, str]:
         """Return the names given to checkpoints, each with its checkpoint's id."""
         return self._log.tags(self.name, self.namespace)
+
+    @property
+    def retention(self) -> Retention | None:
+        """This thread's own rules, for all its namespaces, in place of the store's; None where it has none.
+
+        `Retention()` keeps all of the thread, whatever the store's rules say. Copies take them along. Raises
+        ThreadNotFoundError.
+        """
+        return self._log.retention(self.name)
+
+    @retention.setter
+    def retention(self, rules: Retention | None) -> None:
+        self._log.set_retention(check_rules(rules), self.name)
 
     # --- reading
 

@@ -105,7 +105,7 @@ def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: 
     before, collected = header.checkpoints, header.collected
     hidden = 0
     for plan in choice.plans:
-        if plan.removed or plan.rewritten:
+        if plan.removed or plan.rewritten or plan.visible:
             removing.apply(tx, view, header, plan)
             hidden += sum(map(len, plan.remnants))
             rows.store_namespace(tx, view.thread, plan.namespace)

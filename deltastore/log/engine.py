@@ -25,6 +25,7 @@ from deltastore.log import (
     pending,
     policy,
     putting,
+    retention,
     rows,
     tagging,
     walking,
@@ -36,6 +37,7 @@ from deltastore.log.listing import ThreadRow
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
+from deltastore.log.retention import Retention
 from deltastore.log.state import Channel
 from deltastore.reducers import Reducer
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
@@ -467,6 +469,29 @@ class Log:
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
             return {} if located is None else tagging.load(tx, located[0], located[2].number)
+
+    # --- what is kept
+
+    def retention(self, thread: str | None = None) -> Retention | None:
+        """Return the rules stored for the store, or for a thread alone; None where there are none.
+
+        Raises ThreadNotFoundError.
+        """
+        with self.storage.read() as tx:
+            return retention.load(tx, None if thread is None else deleting.require_thread(tx, thread)[0])
+
+    def set_retention(self, rules: Retention | None, thread: str | None = None) -> None:
+        """Store rules for the store, or for a thread alone; None removes them. Raises ThreadNotFoundError."""
+
+        def work(tx: WriteTransaction) -> None:
+            if thread is None:
+                retention.store(tx, None, rules)
+                return
+            number, header = deleting.require_thread(tx, thread)
+            retention.store(tx, number, rules)
+            rows.store_header(tx, number, header)
+
+        names.in_write(self.storage, (), work)
 
     # --- threads
 

@@ -7,7 +7,7 @@ Imports codec and state. Thread-safe.
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltastore.codec.records import Value
@@ -105,6 +105,15 @@ class HeadCache:
         if isinstance(earlier, Head) and earlier.ulid > head.ulid and earlier.collected >= head.collected:
             return
         self._put((thread, namespace), head)
+
+    def renew(self, thread: int, namespace: int, ulid: bytes, was: int, now: int) -> None:
+        """Keep a head valid over a deletion that freed no chunk number and left its checkpoint there.
+
+        `was` and `now` are what the thread's `collected` was before it and is after; only once that is committed.
+        """
+        found = self.head(thread, namespace, was, ulid)
+        if found is not None:  # a copy: a put may be using the other
+            self.keep(thread, namespace, replace(found, collected=now))
 
     def pending(self, thread: int, namespace: int, id_: str, collected: int, next_chunk: int) -> Pending | None:
         """Return the cached pending writes of a checkpoint id.

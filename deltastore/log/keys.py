@@ -20,6 +20,7 @@ limits them."""
 STORE = bytes(THREAD_BYTES)
 FORMAT = STORE + b"F"
 QUEUE = STORE + b"Q"
+RETENTION = STORE + b"K"
 
 THREAD, CHANNEL, REDUCER, TAG = b"t", b"c", b"r", b"g"
 
@@ -99,6 +100,11 @@ def header(number: int) -> bytes:
     return thread(number) + b"h"
 
 
+def retention(number: int) -> bytes:
+    """A thread's own retention rules."""
+    return thread(number) + b"k"
+
+
 def namespaces(number: int) -> bytes:
     """The prefix of a thread's namespace rows."""
     return thread(number) + b"n"
@@ -173,7 +179,7 @@ def is_well_formed(key: bytes) -> bool:
     """Tell whether a thread row's key goes on, after its kind, as its kind demands. Unknown kinds don't."""
     kind, rest = key[THREAD_BYTES : THREAD_BYTES + 1], key[THREAD_BYTES + 1 :]
     match kind:
-        case b"h":
+        case b"h" | b"k":
             return not rest
         case b"n":
             return len(rest) == HASH_BYTES

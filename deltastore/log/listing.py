@@ -86,14 +86,20 @@ def list_threads(
 
 def all_threads(storage: Storage) -> Iterator[ThreadRow]:
     """Iterate over all threads by their headers alone. Raises ChecksumError when it reaches a damaged one."""
+    for row in readable_threads(storage):
+        if isinstance(row, Damaged):
+            raise _naming(row.name, row.error)
+        yield row
+
+
+def readable_threads(storage: Storage) -> Iterator[ThreadRow | Damaged]:
+    """Iterate over all threads by their headers alone, the newest created first, damaged ones among them."""
     before: int | None = None
     while True:
         with storage.read() as tx:
             page = _page(tx, before, PAGE, None)
         for row in page:
             before = row.number
-            if isinstance(row, Damaged):
-                raise _naming(row.name, row.error)
             yield row
         if not page:
             return

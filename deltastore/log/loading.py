@@ -170,6 +170,6 @@ def load_channel(view: View, number: int, channel: Channel, known: list[bytes] |
 
 def parent_id_of(front: int, record: rec.Record) -> str | None:
     """Return the parent's id as it was put."""
-    if front == rows.NATIVE:
+    if front == rows.NATIVE and record.parent_id is None:  # else the parent was deleted
         return None if record.parent is None else ulids.to_text(record.parent)
     return record.parent_id

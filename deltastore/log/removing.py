@@ -1,8 +1,8 @@
 """Removing checkpoints: one at a time, or as a plan of what outlives them says.
 
 One alone: a child that is a delta becomes an anchor first, where its channels can be folded without running a user's
-reducer; else the record stays, hidden. Imports surviving, packing and reading. The invariant: what stays readable reads
-as before.
+reducer; else the record stays, hidden. Imports surviving, hiding, packing and reading. The invariant: what stays
+readable reads as before.
 """
 
 from collections.abc import Collection
@@ -10,10 +10,8 @@ from dataclasses import replace
 
 from deltastore.codec import recordrow
 from deltastore.codec import records as rec
-from deltastore.log import keys, packing, rows, surviving, tagging
-from deltastore.log import state as st
+from deltastore.log import hiding, keys, packing, rows, surviving, tagging
 from deltastore.log.reading import FoundRow, View
-from deltastore.reducers import FIRST_INTERNED_REDUCER
 from deltastore.storage.port import WriteTransaction
 
 
@@ -32,6 +30,8 @@ def hide_or_remove(
             _store(tx, view, namespace, ulid, replace(record, flags=record.flags | rec.HIDDEN))
         return
     before = view.preceding(namespace.number, ulid)
+    if namespace.front == rows.NATIVE:
+        _relink(tx, view, namespace, ulid)
     tx.delete(keys.record(view.thread, namespace.number, ulid))
     if namespace.tip == ulid:
         namespace.tip = None
@@ -63,13 +63,28 @@ def _free_child(tx: WriteTransaction, view: View, namespace: rows.Namespace, uli
     if following is None or not _is_delta_on(following[1], ulid):
         return True
     child, record = following
-    folded = {number: view.folded(number, channel) for number, channel in view.state(namespace.number, child).items()}
-    if any(channel.writes and channel.reducer >= FIRST_INTERNED_REDUCER for channel in folded.values()):
+    anchor = hiding.as_anchor(view, namespace, child, record)
+    if anchor is None:
         return False
     loosen(tx, view, namespace, child)
-    anchor = replace(record, flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(st.set_ops(folded)), order=None)
     _store(tx, view, namespace, child, anchor)
     return True
+
+
+def _relink(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: bytes) -> None:
+    """Lead the next record, where it is the child of a native one that goes, to the nearest ancestor that stays."""
+    following = view.following(namespace.number, ulid)
+    if following is None or following[1].parent != ulid or not following[1].is_anchor:
+        return
+    child, record = following
+
+    def is_staying(ancestor: bytes) -> bool:
+        found = None if ancestor == ulid else view.record(namespace.number, ancestor)
+        return found is not None and not found.is_hidden
+
+    loosen(tx, view, namespace, child)
+    made = hiding.relinked(record, lambda ancestor: view.record(namespace.number, ancestor), is_staying)
+    _store(tx, view, namespace, child, made)
 
 
 def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: bytes, record: rec.Record) -> None:
@@ -80,7 +95,7 @@ def _store(tx: WriteTransaction, view: View, namespace: rows.Namespace, ulid: by
 def apply(tx: WriteTransaction, view: View, header: rows.Header, plan: surviving.Plan) -> None:
     """Do what a plan says, in the transaction that it was made in. Changes header and namespace, unstored."""
     namespace = plan.namespace
-    if not plan.removed and not plan.rewritten:
+    if not plan.removed and not plan.rewritten and not plan.visible:
         return
     header.collected += 1
     for found in plan.touched:
@@ -115,7 +130,7 @@ def _remove_from(
     """Take records out of the row that holds them; what stays in a pack gets rows of its own."""
     if all(ulid in removed for ulid in found.row.ulids):
         tx.delete(found.key)
-        if found.row.packed and not all(record.is_hidden for record in found.row.records):
+        if namespace.front != rows.NATIVE and found.row.packed and not all(r.is_hidden for r in found.row.records):
             namespace.id_packs -= 1
         return
     packing.explode(tx, view, namespace, found)

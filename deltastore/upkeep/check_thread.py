@@ -10,13 +10,13 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError
-from deltastore.log import finding, keys, rows, tagging
+from deltastore.log import finding, keys, retention, rows, tagging
 from deltastore.log import state as st
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction
 from deltastore.upkeep.report import Tally
 
-_THREAD_KINDS = frozenset(b"hnriwtc")
+_THREAD_KINDS = frozenset(b"hknriwtc")
 
 
 class ThreadCheck:
@@ -44,6 +44,10 @@ class ThreadCheck:
                 self._problem(f"row {key.hex()} is of unknown kind")
             elif not keys.is_well_formed(key):
                 self._problem(f"row {key.hex()} has no key of its kind")
+        try:
+            retention.load(self.tx, self.number)
+        except CorruptionError as error:
+            self._problem(error)
         self._load_chunks(header)
         namespaces = rows.load_namespaces(self.tx, self.number)
         ids: dict[int, set[str]] = {namespace.number: self._namespace(header, namespace) for namespace in namespaces}
