@@ -233,10 +233,11 @@ class Thread:
     def tag(self, name: str, at: "Checkpoint | str | None" = None) -> str:
         """Give a checkpoint, the latest or `at`, a name that keeps it from being pruned; return its id.
 
-        A name stands for one checkpoint: giving it again moves it. Raises ThreadNotFoundError, CheckpointNotFoundError.
+        A name stands for one checkpoint: giving it again moves it. Works for checkpoints of either API.
+        Raises ThreadNotFoundError, CheckpointNotFoundError.
         """
         id_ = None if at is None else self._id(at)
-        return self._log.tag(self.name, self.namespace, id_, check_name(name, "tag"), rows.NATIVE)
+        return self._log.tag(self.name, self.namespace, id_, check_name(name, "tag"))
 
     def untag(self, name: str) -> bool:
         """Take a name away; tell whether it was given."""

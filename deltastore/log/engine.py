@@ -426,8 +426,8 @@ class Log:
 
     # --- tags
 
-    def tag(self, thread: str, namespace: str, id_: str | None, name: str, front: int) -> str:
-        """Let a tag name a checkpoint, the latest without id; return its id.
+    def tag(self, thread: str, namespace: str, id_: str | None, name: str, front: int | None = None) -> str:
+        """Let a tag name a checkpoint, the latest without id; return its id. `front`: refuse another's namespace.
 
         Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
         """
@@ -435,7 +435,7 @@ class Log:
         def work(tx: WriteTransaction) -> str:
             number, header = deleting.require_thread(tx, thread)
             found = rows.load_namespace(tx, number, keys.encode_name(namespace))
-            if found is not None and found.front != front:
+            if found is not None and front is not None and found.front != front:
                 raise FrontMismatchError(
                     f"thread {thread!r}, namespace {namespace!r} is written by the {rows.FRONT_NAMES[found.front]} "
                     "API; tag its checkpoints by that"
