@@ -45,11 +45,14 @@ from deltastore.store import Store, Thread
 from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
 from deltastore.upkeep.backup import backup
 from deltastore.upkeep.check import CheckReport, check
+from deltastore.upkeep.compaction import CompactReport, compact
 from deltastore.upkeep.dumping import dump
 from deltastore.upkeep.loading import load
+from deltastore.upkeep.maintenance import MaintainReport, maintain
 from deltastore.upkeep.retention import RetentionPlan, RetentionReport
 from deltastore.upkeep.retention import apply as apply_retention
 from deltastore.upkeep.retention import plan as plan_retention
+from deltastore.upkeep.shrinking import ShrinkReport, shrink
 
 __all__ = [
     "REMOVE_ALL",
@@ -61,6 +64,7 @@ __all__ = [
     "ChecksumError",
     "ClosedError",
     "CodecMismatchError",
+    "CompactReport",
     "ConflictError",
     "ContentionError",
     "CorruptionError",
@@ -72,6 +76,7 @@ __all__ = [
     "FrontMismatchError",
     "InvalidIdError",
     "InvalidInputError",
+    "MaintainReport",
     "MismatchError",
     "NotFoundError",
     "PendingWrite",
@@ -81,6 +86,7 @@ __all__ = [
     "Retention",
     "RetentionPlan",
     "RetentionReport",
+    "ShrinkReport",
     "StorageError",
     "Store",
     "StoreFullError",
@@ -96,8 +102,11 @@ __all__ = [
     "apply_retention",
     "backup",
     "check",
+    "compact",
     "dump",
     "load",
+    "maintain",
     "open",
     "plan_retention",
+    "shrink",
 ]

@@ -16,7 +16,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
 from deltastore.langgraph.strict import restricted
 from deltastore.log import keys
+from deltastore.log.retention import Retention, check_rules
 from deltastore.store import Store
+from deltastore.upkeep.background import Tidier
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +48,7 @@ class SaverBase(BaseCheckpointSaver[str]):
         strict: bool = False,
         validate: bool = False,
         fenced: bool = False,
+        retention: Retention | None = None,
     ) -> None:
         """Use an open store, which stays the caller's to close.
 
@@ -53,13 +56,18 @@ class SaverBase(BaseCheckpointSaver[str]):
         by default LangGraph's and langchain-core's; when it is read, any other raises TypeRefusedError, and one that
         is gone TypeLostError. With `validate`, each value put is compared with what it will come back as, and a
         DegradedValueWarning names what differs. With `fenced`, a put on anything but the checkpoint that was put last
-        in its namespace raises ConflictError. Raises InvalidInputError for a serializer that can't be strict.
+        in its namespace raises ConflictError. `retention` rules are applied to threads in the background, now and then
+        after puts; rules stored for a thread go before them. Raises InvalidInputError for a serializer that can't be
+        strict.
         """
         super().__init__(serde=restricted(serde or JsonPlusSerializer()) if strict else serde)
         self.store = store
         self.strict = strict
         self.validate = validate
         self.fenced = fenced
+        self._owns_tidier = True
+        rules = check_rules(retention)
+        self._tidier = None if rules is None or rules.is_off else Tidier(store, rules)
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None

@@ -15,6 +15,7 @@ from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.keeping import KeepingSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
+from deltastore.log.retention import Retention
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 
@@ -40,18 +41,18 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         strict: bool = False,
         validate: bool = False,
         fenced: bool = False,
+        retention: Retention | None = None,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
         """Open the store in a directory, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, `serde`, `strict`, `validate` and
-        `fenced` those of the class. Raises StorePathError, SyncModeError, FormatError, CorruptionError,
-        InvalidInputError.
+        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, the others those of the class.
+        Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
         """
         store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
         try:
-            saver = cls(store, serde=serde, strict=strict, validate=validate, fenced=fenced)
+            saver = cls(store, serde=serde, strict=strict, validate=validate, fenced=fenced, retention=retention)
         except BaseException:
             store.close()
             raise
@@ -59,7 +60,9 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         return saver
 
     def close(self) -> None:
-        """Close the store if `from_path` opened it. Closing twice is harmless."""
+        """End what runs in the background, and close the store if `from_path` opened it. Closing twice is harmless."""
+        if self._tidier is not None and self._owns_tidier:
+            self._tidier.close()
         if self._owns_store:
             self.store.close()
 
@@ -83,7 +86,7 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         """Return a saver over the same store whose serializer also takes these types; it doesn't own closing."""
         clone = cast(DeltaSaver, super().with_allowlist(extra_allowlist))
         if clone is not self:
-            clone._owns_store = False
+            clone._owns_store = clone._owns_tidier = False
         return clone
 
     def get_next_version(self, current: str | float | None, channel: None) -> str:

@@ -55,7 +55,7 @@ class SavingSaver(SaverBase):
         from a fenced saver whose parent isn't the last checkpoint any more.
         """
         made = self._make_put(config, checkpoint, metadata)
-        self._log.put(made)
+        self._put(made)
         return config_of(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
 
     async def aput(
@@ -67,8 +67,13 @@ class SavingSaver(SaverBase):
     ) -> RunnableConfig:
         """Store a checkpoint; values are encoded before the first await. Raises as `put` does."""
         made = self._make_put(config, checkpoint, metadata)
-        await off_loop(self._log.put, made)
+        await off_loop(self._put, made)
         return config_of(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
+
+    def _put(self, made: Put) -> None:
+        self._log.put(made)
+        if self._tidier is not None:
+            self._tidier.note(made.thread)
 
     def _make_put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> Put:
         thread, namespace = address(config)
