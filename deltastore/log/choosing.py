@@ -7,6 +7,7 @@ root checkpoint that it started from.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from deltastore.errors import BrokenChainError
 from deltastore.log import finding, hiding, keys, rows, surviving, tagging
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction
@@ -138,9 +139,16 @@ def _start_named(view: View, namespace: rows.Namespace) -> str | None:
     """Return the id of the root checkpoint that a sub-graph call started from; None where this is no call.
 
     A call has its task's id after a colon in its namespace; a sub-graph whose state outlives its calls has none.
+    Raises BrokenChainError where the record that tells it was lost.
     """
     if b":" not in namespace.name or namespace.latest is None:
         return None
     ulid = finding.find(view, namespace, namespace.latest)
     record = None if ulid is None else view.record(namespace.number, ulid)
-    return None if record is None else record.root
+    if record is None:
+        raise BrokenChainError(
+            f"thread {view.name!r}, namespace {keys.decode_name(namespace.name)!r}: its latest checkpoint "
+            f"{namespace.latest!r} is missing. Rows were lost or damaged, and nothing was deleted; run check, then "
+            "restore a backup or delete the thread"
+        )
+    return record.root

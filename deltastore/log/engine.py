@@ -286,6 +286,9 @@ class Log:
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
             if located is None:
+                known = finding.find_thread(tx, thread)
+                if id_ is not None and known is not None and known[1].deleted:
+                    raise _deleted(thread, id_)
                 return {name: (None, []) for name in channels}
             number, header, found = located
             wanted = id_
@@ -304,13 +307,10 @@ class Log:
             if ulid is None and id_ is None:
                 raise _missing_latest(thread, wanted)
             if ulid is None and header.deleted:  # else it reads as empty to whoever read the checkpoint before
-                raise CheckpointNotFoundError(
-                    f"thread {thread!r} has no checkpoint {wanted!r}: it was deleted, if it was ever put, and its "
-                    "history with it. Read the latest one again"
-                )
+                raise _deleted(thread, wanted)
             numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}
-            known = {number for number in numbers.values() if number is not None}
-            walked = {} if ulid is None else walking.walk(view, found, ulid, known)
+            asked = {number for number in numbers.values() if number is not None}
+            walked = {} if ulid is None else walking.walk(view, found, ulid, asked)
             out: dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]] = {}
             for name, channel in numbers.items():
                 history = walked.get(channel or 0, walking.Walked())
@@ -509,6 +509,13 @@ class Log:
     def copy_thread(self, source: str, target: str) -> None:
         """Copy a thread. Raises ThreadNotFoundError, ThreadExistsError."""
         copying.copy_thread(self.storage, source, target, self.now_ms())
+
+
+def _deleted(thread: str, id_: str) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(
+        f"thread {thread!r} has no checkpoint {id_!r}: it was deleted, if it was ever put, and its history with it. "
+        "Read the latest one again"
+    )
 
 
 def _missing_latest(thread: str, id_: str) -> BrokenChainError:

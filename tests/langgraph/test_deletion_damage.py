@@ -105,19 +105,16 @@ def test_a_lost_record_of_one_namespace_stops_a_prune_of_all(open_store: OpenSto
         assert log_at(saver, None, ns=ns) == expected_at(LAST)
 
 
-CALL_STAYS = pytest.mark.xfail(strict=True, reason="a call whose latest is lost isn't known for one: it stays")
-
-
 @STORES
 @pytest.mark.parametrize(
     ("deletion", "row"),
     [
-        pytest.param("one", "record", marks=CALL_STAYS),
-        pytest.param("one", "by id", marks=CALL_STAYS),
+        ("one", "record"),
+        ("one", "by id"),
         ("runs", "record"),
-        pytest.param("runs", "by id", marks=CALL_STAYS),
+        ("runs", "by id"),
         ("prune", "record"),
-        pytest.param("prune", "by id", marks=CALL_STAYS),
+        ("prune", "by id"),
     ],
 )
 def test_a_call_that_lost_its_latest_does_not_outlive_its_root(
