@@ -13,6 +13,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer
 
 from deltastore import Store, check
+from deltastore.langgraph import DeltaSaver
+from tests.langgraph.comparing import checkpoint, config
 from tests.raw import rows_of
 
 NAMESPACE_KINDS = b"nriwt"
@@ -117,3 +119,51 @@ def sizes(store: Store) -> tuple[int, int, int]:
     assert report.ok, report.problems
     rows = sum(1 for key in rows_of(store.log.storage) if key[:6] != bytes(6) and key[6] in NAMESPACE_KINDS)
     return report.checkpoints, report.hidden, rows
+
+
+# --- single checkpoints, put by hand ----------------------------------------------------------
+
+
+def put(
+    saver: DeltaSaver,
+    id_: str,
+    parent: str | None = None,
+    *,
+    run: Any = "r",
+    thread: str = "t",
+    ns: str = "",
+    root: str | None = None,
+    **values: Any,
+) -> dict[str, Any]:
+    """Put a checkpoint with these values whose delta channel, `log`, has a version; of a call, that of a root."""
+    versions = dict.fromkeys(["log", *values], id_)
+    described: Any = {"source": "loop", "step": 0, "parents": {} if root is None else {"": root}, "run_id": run}
+    stored: dict[str, Any] = saver.put(config(thread, parent, ns), checkpoint(id_, versions, values), described, {})
+    return stored
+
+
+def say(saver: DeltaSaver, id_: str, text: str, thread: str = "t", ns: str = "") -> None:
+    saver.put_writes(config(thread, id_, ns), [("log", [text])], f"task {text}")
+
+
+def log_at(saver: DeltaSaver, id_: str | None, thread: str = "t", ns: str = "") -> tuple[Any, list[Any]]:
+    """Return the seed that a checkpoint's delta channel is rebuilt from, and the writes since."""
+    found = saver.get_delta_channel_history(config=config(thread, id_, ns), channels=["log"])["log"]
+    return found.get("seed"), [value for _, _, value in found["writes"]]
+
+
+def listed(saver: DeltaSaver, thread: str = "t", ns: str = "") -> list[str]:
+    """Return the ids of a namespace's checkpoints, the greatest first."""
+    return [found.checkpoint["id"] for found in saver.list(config(thread, ns=ns))]
+
+
+def folding(reducer: Any = joined) -> Any:
+    """Give a graph that folds the channel `log`."""
+
+    class State(TypedDict):
+        log: Annotated[list[str], DeltaChannel(reducer, snapshot_frequency=1000)]
+
+    graph = StateGraph(State)
+    graph.add_node("work", lambda _: {})
+    graph.add_edge(START, "work")
+    return graph.compile()

@@ -10,35 +10,21 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
-from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.graph import START, StateGraph
 
 from deltastore import ContentionError, Store, ThreadExistsError, check
 from deltastore.langgraph import DeltaSaver
 from tests.langgraph.comparing import checkpoint, config, difference
-from tests.langgraph.deleting import agent, joined, runs
+from tests.langgraph.deleting import agent, folding, joined, runs
 
 OpenStore = Callable[..., Store]
 STORES = pytest.mark.parametrize(("open_store", "frequency"), [("memory", 50), ("lmdb", 3)], indirect=["open_store"])
 SNAPSHOT_EVERY = 7
 ROUNDS = 15
-
-
-def folding(reducer: Any = joined) -> Any:
-    """Give a graph that folds the channel `log`."""
-
-    class State(TypedDict):
-        log: Annotated[list[str], DeltaChannel(reducer, snapshot_frequency=1000)]
-
-    graph = StateGraph(State)
-    graph.add_node("work", lambda _: {})
-    graph.add_edge(START, "work")
-    return graph.compile()
 
 
 def step(saver: DeltaSaver, thread: str, number: int) -> None:

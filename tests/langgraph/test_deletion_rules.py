@@ -18,7 +18,19 @@ from langgraph.types import Overwrite
 from deltastore import CheckpointNotFoundError, InvalidIdError, InvalidInputError, Store, ThreadNotFoundError, check
 from deltastore.langgraph import DeltaSaver
 from tests.langgraph.comparing import checkpoint, config, difference
-from tests.langgraph.deleting import agent, hidden, history, joined, of_runs, runs, where, without
+from tests.langgraph.deleting import (
+    agent,
+    hidden,
+    history,
+    joined,
+    log_at,
+    of_runs,
+    put,
+    runs,
+    say,
+    where,
+    without,
+)
 from tests.langgraph.test_saver import Xor
 from tests.raw import rows_of
 
@@ -35,26 +47,6 @@ def same(expected: Any, actual: Any) -> None:
 
 def rows(saver: DeltaSaver) -> dict[bytes, bytes]:
     return rows_of(saver.store.log.storage)
-
-
-def put(
-    saver: DeltaSaver, id_: str, parent: str | None = None, *, run: str = "r", thread: str = "t", **values: Any
-) -> dict[str, Any]:
-    """Put a checkpoint with these values whose delta channel, `log`, has a version."""
-    versions = dict.fromkeys(["log", *values], id_)
-    described: Any = {"source": "loop", "step": 0, "parents": {}, "run_id": run}
-    stored: dict[str, Any] = saver.put(config(thread, parent), checkpoint(id_, versions, values), described, {})
-    return stored
-
-
-def say(saver: DeltaSaver, id_: str, text: str, thread: str = "t") -> None:
-    saver.put_writes(config(thread, id_), [("log", [text])], f"task {text}")
-
-
-def log_at(saver: DeltaSaver, id_: str, thread: str = "t") -> tuple[Any, list[Any]]:
-    """Return the seed that a checkpoint's delta channel is rebuilt from, and the writes since."""
-    found = saver.get_delta_channel_history(config=config(thread, id_), channels=["log"])["log"]
-    return found.get("seed"), [value for _, _, value in found["writes"]]
 
 
 # --- late puts --------------------------------------------------------------------------------
