@@ -60,8 +60,10 @@ def lost(storage: Storage, key: bytes) -> Iterator[None]:
     """Take a row away, and put it back."""
     row = rows_of(storage)[key]
     put_raw(storage, key, None)
-    yield
-    put_raw(storage, key, row)
+    try:
+        yield
+    finally:
+        put_raw(storage, key, row)
 
 
 # --- rows lost --------------------------------------------------------------------------------
