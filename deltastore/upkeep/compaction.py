@@ -133,9 +133,9 @@ class _Thread:
         )
 
     def _chunks(self, series: int) -> None:
-        after = 0
+        before: repacking.ChunkChange | None = None
         while True:
-            change = self._plan(series, after)
+            change = self._plan(series, before)
             if change is None:
                 return
             changes = self._put_chunks(change)
@@ -143,11 +143,11 @@ class _Thread:
                 self.tries += 1
                 self.changes = None
                 continue
-            self.changes = changes if self.changes is not None else None
-            after = change.last
+            self.changes = changes
+            before = change
             self.tally.dropped += change.freed
 
-    def _plan(self, series: int, after: int) -> repacking.ChunkChange | None:
+    def _plan(self, series: int, before: repacking.ChunkChange | None) -> repacking.ChunkChange | None:
         with self.storage.read() as tx:
             header = rows.load_header(tx, self.thread)
             if header is None:  # deleted meanwhile
@@ -160,7 +160,7 @@ class _Thread:
             elif self.changes != header.changes:
                 self.needed, self.changes = marking.mark(view), header.changes
             needed = None if self.needed is None else self.needed[series]
-            return repacking.plan_chunks(view, header, series, after, needed, erase=self.erase, level=self.level)
+            return repacking.plan_chunks(view, header, series, before, needed, erase=self.erase, level=self.level)
 
     def _put_chunks(self, change: repacking.ChunkChange) -> int | None:
         return names.in_write(

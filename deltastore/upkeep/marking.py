@@ -24,12 +24,12 @@ def mark(view: View) -> Marked:
         needed = marked[rec.series_of(channel)]
         for first, length in spans:
             needed.update(range(first, first + length))
-    prefix = keys.chunks(view.thread, 0)
-    for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
-        head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
-        for number, based in head.based.items():
-            if number in marked[0]:
-                marked[0].update(based.bases)  # all of them: none need be looked up further
+    for series, needed in enumerate(marked):
+        prefix = keys.chunks(view.thread, series)
+        for key, sealed in view.tx.scan(prefix, keys.end_of(prefix), reverse=True):  # bases have smaller numbers
+            head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            for number in sorted(head.based.keys() & needed, reverse=True):
+                needed.update(head.based[number].bases)
     return marked
 
 

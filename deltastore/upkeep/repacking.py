@@ -8,16 +8,20 @@ no user object is decoded.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+import ormsgpack
+
+from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
-from deltastore.codec.primitives import unseal
+from deltastore.codec import records as rec
+from deltastore.codec.primitives import SEAL_BYTES, unseal
 from deltastore.log import keys, packing, rows
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import Row, WriteTransaction
 
 MAX_PACK_BYTES = 1 << 20
 """Plain bytes of a pack of chunks: reading one chunk decompresses all."""
-MAX_RECORD_PACK_BYTES = 256 * 1024
-"""Stored bytes of the rows that become one pack of records: looking for one unpacks all."""
+MAX_RECORD_PACK_BYTES = 512 * 1024
+"""Plain bytes of the records and writes of a pack, the same however they stand: looking for one unpacks all."""
 MAX_PACK_RECORDS = 1024
 DEFAULT_LEVEL = 19
 """zstd level of what is written once and read for months: 2 MB/s here, and 8 % shorter than level 12, at 13 MB/s."""
@@ -35,6 +39,9 @@ class ChunkChange:
     seen: tuple[Row, ...]
     made: tuple[tuple[int, bytes], ...] | None
     last: int
+    packed_up_to: int
+    """The header's when the rows were seen: what is loose was counted from there."""
+    plain_bytes: int
     loose_rows: int
     loose_bytes: int
     freed: int
@@ -42,13 +49,21 @@ class ChunkChange:
 
 
 def plan_chunks(
-    view: View, header: rows.Header, series: int, after: int, needed: Collection[int] | None, *, erase: bool, level: int
+    view: View,
+    header: rows.Header,
+    series: int,
+    before: ChunkChange | None,
+    needed: Collection[int] | None,
+    *,
+    erase: bool,
+    level: int,
 ) -> ChunkChange | None:
-    """Plan the next pack of a series, behind a chunk number; None at the end.
+    """Plan the next pack of a series, behind the one `before`; None at the end.
 
     `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. `level` is zstd's.
     Raises CorruptionError.
     """
+    after = before.last if before else 0
     seen: list[Row] = []
     parts: list[chunkrow.ChunkRow] = []
     size = 0
@@ -67,6 +82,8 @@ def plan_chunks(
         tuple(seen),
         None,
         parts[-1].numbers[-1],
+        header.packed_up_to[series],
+        size,
         len(loose),
         sum(part.plain_bytes for part in loose),
         0,
@@ -78,7 +95,9 @@ def plan_chunks(
     tolerable = not freed if erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
     if len(parts) == 1 and tolerable:
         return change
-    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, level))
+    # no part may be so small that the next compaction would take it into the pack before
+    least = MAX_PACK_BYTES + 1 - before.plain_bytes if before else 0
+    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, level, least))
     if sum(len(row) for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
         return change  # it was as small as it gets
     return replace(change, made=made, freed=freed)
@@ -104,8 +123,8 @@ def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.C
     )
 
 
-def _encoded(row: chunkrow.ChunkRow, level: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
-    """Return a row as stored, or several smaller ones where these take less of the file."""
+def _encoded(row: chunkrow.ChunkRow, level: int, least: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
+    """Return a row as stored, or smaller ones, the first of at least `least` plain bytes, where that saves pages."""
     if not row.numbers:
         return []
     whole = chunkrow.encode_row(row, chunkrow.encode_body(row, level))
@@ -115,6 +134,8 @@ def _encoded(row: chunkrow.ChunkRow, level: int) -> list[tuple[chunkrow.ChunkRow
         (part, chunkrow.encode_row(part, chunkrow.encode_body(part, level)))
         for part in _split(row, -(-len(whole) // (LEAF_BYTES * 9 // 10)))
     ]
+    if split[0][0].plain_bytes < least:
+        return [(row, whole)]
     if sum(_page_bytes(len(stored)) for _, stored in split) < _page_bytes(len(whole)):
         return split
     return [(row, whole)]
@@ -140,16 +161,18 @@ def _split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
 def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes: int | None) -> int | None:
     """Put new rows in place, and return the header's count of changes; None where they aren't what was seen.
 
-    `changes`: what the count must be still if chunks go, for what was put since may name them again.
+    `changes`: what the count was when needed chunks were looked for. It must be that still if chunks go, for what was
+    put since may name them again; where none go and it isn't, 0 says that they must be looked for anew.
     """
     header = rows.load_header(tx, thread)
     if header is None or tx.get_many([key for key, _ in change.seen]) != [sealed for _, sealed in change.seen]:
         return None
-    if change.freed and header.changes != changes:
-        return None
     series = change.series
+    known = header.changes == changes
+    if (change.freed and not known) or header.packed_up_to[series] != change.packed_up_to:
+        return None
     if change.made is None and change.last <= header.packed_up_to[series]:
-        return header.changes
+        return header.changes if known else 0
     if change.made is not None:
         for key, _ in change.seen:
             tx.delete(key)
@@ -162,7 +185,7 @@ def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes
     if change.freed:
         header.collected += 1
     rows.store_header(tx, thread, header)
-    return header.changes
+    return header.changes if known else 0
 
 
 # --- records
@@ -177,25 +200,40 @@ def plan_records(
     """
     run: list[FoundRow] = []
     size = count = 0
+    mended = False
     last_row = _last_row(view, namespace)
     for found in view.record_rows(namespace.number, after):
-        if found.key == last_row:
+        if found.key == last_row and not found.row.packed:
             break
         if found.row.records[0].is_remnant:
             if run:
                 break
             return None, found.row.ulids[-1]
-        size += len(found.sealed)
+        more, loose_writes = _plain_bytes(view, namespace, found)
+        size += more
         count += len(found.row.ulids)
         if run and (size > MAX_RECORD_PACK_BYTES or count > MAX_PACK_RECORDS):
             break
         run.append(found)
+        mended = found.row.packed and loose_writes
     if not run:
         return None
     last = run[-1].row.ulids[-1]
-    if len(run) < 2:
+    if len(run) < 2 and not mended:
         return None, last
     return packing.pack_records(view, namespace, run), last
+
+
+def _plain_bytes(view: View, namespace: rows.Namespace, found: FoundRow) -> tuple[int, bool]:
+    """Return what a row's records and their writes weigh, and whether any of these stand in rows of their own."""
+    loose = 0
+    for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
+        prefix = keys.writes(view.thread, namespace.number, keys.encode_id(record.id or ulids.to_text(ulid)))
+        found_rows = () if record.is_hidden else view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+        loose += sum(len(sealed) - SEAL_BYTES for _, sealed in found_rows)
+    records = sum(len(ormsgpack.packb(rec.fields_of(record))) for record in found.row.records)
+    packed = sum(len(row) for tasks in found.row.writes.values() for row in tasks.values())
+    return records + packed + loose, loose > 0
 
 
 def _last_row(view: View, namespace: rows.Namespace) -> bytes | None:
