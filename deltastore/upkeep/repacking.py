@@ -55,10 +55,11 @@ def plan_chunks(
     before: ChunkChange | None,
     needed: Collection[int] | None,
     *,
+    until: int,
     erase: bool,
     level: int,
 ) -> ChunkChange | None:
-    """Plan the next pack of a series, behind the one `before`; None at the end.
+    """Plan the next pack of a series, behind the one `before` and below the number `until`; None at the end.
 
     `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. `level` is zstd's.
     Raises CorruptionError.
@@ -68,6 +69,8 @@ def plan_chunks(
     parts: list[chunkrow.ChunkRow] = []
     size = 0
     for row, decoded in _chunk_rows(view, series, after):
+        if decoded.numbers[-1] >= until:
+            break
         kept = decoded if needed is None else _without_dead(decoded, needed)
         if parts and size + kept.plain_bytes > MAX_PACK_BYTES:
             break
@@ -188,13 +191,65 @@ def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes
     return header.changes if known else 0
 
 
+@dataclass(frozen=True, slots=True)
+class WholeChange:
+    """A row as it was seen, and those that take its place, with nothing in them that stands on what nobody names."""
+
+    series: int
+    seen: Row
+    last: int
+    made: tuple[tuple[int, bytes], ...]
+    more_bytes: int
+
+
+def plan_whole(view: View, series: int, below: int, named: Collection[int], level: int) -> WholeChange | None:
+    """Plan how the next row below a number gets free of bases that nothing names; None where no row needs it.
+
+    From the last row to the first: what stands on such a base is whole before the base is. Raises CorruptionError.
+    """
+    prefix = keys.chunks(view.thread, series)
+    for key, sealed in view.tx.scan(prefix, keys.chunk(view.thread, series, below), reverse=True):
+        last = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
+        head = chunkrow.decode_head(unseal(key, sealed), last)
+        standing = {number for number, based in head.based.items() if not set(based.bases) <= set(named)}
+        if not standing & set(named):
+            continue
+        row = chunkrow.decode_row(unseal(key, sealed), last)
+        whole = row.whole | {number: view.blob(series, number) for number in standing}
+        based = {number: found for number, found in row.based.items() if number not in standing}
+        freed = replace(row, whole=whole, based=based)
+        parts = _split(freed, -(-freed.plain_bytes // MAX_PACK_BYTES) or 1)
+        made = [(part.numbers[-1], chunkrow.encode_row(part, chunkrow.encode_body(part, level))) for part in parts]
+        return WholeChange(series, (key, sealed), last, tuple(made), freed.plain_bytes - row.plain_bytes)
+    return None
+
+
+def apply_whole(tx: WriteTransaction, thread: int, change: WholeChange) -> bool:
+    """Put new rows in place of one, where that is still what was seen; tell whether it was."""
+    header = rows.load_header(tx, thread)
+    key, sealed = change.seen
+    if header is None or tx.get(key) != sealed:
+        return False
+    tx.delete(key)
+    for last, row in change.made:
+        rows.put(tx, keys.chunk(thread, change.series, last), row)
+        if last > header.packed_up_to[change.series]:
+            header.loose_rows[change.series] += 1
+    if change.last > header.packed_up_to[change.series]:
+        header.loose_rows[change.series] -= 1
+        header.loose_bytes[change.series] += change.more_bytes
+    header.collected += 1  # heads in memory know these chunks' bases
+    rows.store_header(tx, thread, header)
+    return True
+
+
 # --- records
 
 
 def plan_records(
-    view: View, namespace: rows.Namespace, after: bytes | None
+    view: View, namespace: rows.Namespace, after: bytes | None, until: bytes
 ) -> tuple[packing.RecordPack | None, bytes] | None:
-    """Plan the next pack of a namespace's records behind a ULID, and tell how far it looked; None at the end.
+    """Plan the next pack of records behind a ULID, up to another, and tell how far it looked; None at the end.
 
     The last record stays in a row of its own, for the next put stands on it; remnants stay where they are.
     """
@@ -203,7 +258,7 @@ def plan_records(
     mended = False
     last_row = _last_row(view, namespace)
     for found in view.record_rows(namespace.number, after):
-        if found.key == last_row and not found.row.packed:
+        if (found.key == last_row and not found.row.packed) or found.row.ulids[-1] > until:
             break
         if found.row.records[0].is_remnant:
             if run:
