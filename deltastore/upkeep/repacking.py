@@ -101,7 +101,7 @@ def plan_chunks(
     # no part may be so small that the next compaction would take it into the pack before
     least = MAX_PACK_BYTES + 1 - before.plain_bytes if before else 0
     made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, level, least))
-    if sum(len(row) for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
+    if sum(len(row) + SEAL_BYTES for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
         return change  # it was as small as it gets
     return replace(change, made=made, freed=freed)
 
