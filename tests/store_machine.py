@@ -16,6 +16,7 @@ from deltastore.log import policy
 from deltastore.storage.memory import MemoryStorage
 from deltastore.upkeep import repacking
 from deltastore.upkeep.compaction import compact
+from deltastore.upkeep.shrinking import shrink
 from tests.conftest import MACHINE_STEPS, STEPS_PER_EXAMPLE
 from tests.vocabulary import picks
 
@@ -55,6 +56,11 @@ class StoreMachine(RuleBasedStateMachine):
         compact(self.handle(pick), erase=erase, level=1)
         if erase:
             assert check(self.handle(pick + 1)).garbage_chunks == 0
+
+    @rule(pick=picks)
+    def shrink(self, pick: int) -> None:
+        if not isinstance(self.handle(pick).log.storage, MemoryStorage):
+            shrink(self.handle(pick))
 
     @invariant()
     def nothing_is_wrong(self) -> None:

@@ -78,7 +78,8 @@ class Draft:
         self.codec = codec
         self.registry = registry
         self.seeds = seeds
-        self.new = tuple(NewChunks(first) for first in next_chunk)
+        # bases are known of value chunks alone, and a chain must end somewhere
+        self.new = tuple(NewChunks(first, may_base=series == 0) for series, first in enumerate(next_chunk))
         self.state: st.State = dict(parent.state) if parent else {}
         self.blobs = dict(parent.blobs) if parent else {}
         self.keys = dict(parent.keys) if parent else {}

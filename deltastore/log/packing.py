@@ -23,6 +23,8 @@ class ChunkPack:
     """Rows to be replaced, as they were seen, and the row that replaces them (None: one large row, which stays)."""
 
     series: int
+    after: int
+    """Up to where the series was packed when they were seen."""
     replaced: tuple[Row, ...]
     last: int
     row: bytes | None
@@ -102,10 +104,10 @@ def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None
     if not parts:
         return None
     if len(parts) == 1:
-        return ChunkPack(series, tuple(seen), parts[0].numbers[-1], None, size)
+        return ChunkPack(series, packed_up_to, tuple(seen), parts[0].numbers[-1], None, size)
     joined = chunkrow.join_rows(parts)
     packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, PACK_LEVEL))
-    return ChunkPack(series, tuple(seen), joined.numbers[-1], packed, size)
+    return ChunkPack(series, packed_up_to, tuple(seen), joined.numbers[-1], packed, size)
 
 
 def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
@@ -206,7 +208,7 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
     Changes header and namespace, unstored.
     """
     for pack in made.chunks:
-        if not _unchanged(tx, pack.replaced):
+        if header.packed_up_to[pack.series] != pack.after or not _unchanged(tx, pack.replaced):
             continue
         if pack.row is not None:
             for key, _ in pack.replaced:
@@ -239,7 +241,9 @@ def put_records(tx: WriteTransaction, thread: int, namespace: rows.Namespace, ma
         rows.put(tx, made.id_key, made.id_row)
     namespace.id_packs += made.id_packs
     namespace.packed_up_to = max(namespace.packed_up_to or made.last, made.last)
-    namespace.loose_before = max(0, namespace.loose_before - made.loose)
+    before = min(made.loose, namespace.loose_before)
+    namespace.loose_before -= before
+    namespace.loose_since = max(0, namespace.loose_since - (made.loose - before))
     return True
 
 

@@ -34,10 +34,14 @@ class Placed:
 
 
 class NewChunks:
-    """The chunks that one put adds to one series, in the numbering that prepare saw. Not thread-safe."""
+    """The chunks that one put adds to one series, in the numbering that prepare saw. Not thread-safe.
 
-    def __init__(self, first: int) -> None:
+    `may_base`: large ones may be stored against their predecessors, whose own bases are known then.
+    """
+
+    def __init__(self, first: int, *, may_base: bool = True) -> None:
         self.first = first
+        self._may_base = may_base
         self.index: dict[bytes, int] = {}
         self._blobs: list[bytes] = []
         self._predecessors: dict[int, tuple[int, bytes]] = {}
@@ -51,7 +55,7 @@ class NewChunks:
         if number is None:
             number = self.index[blob] = self.first + len(self._blobs)
             self._blobs.append(blob)
-            if predecessor is not None and len(blob) > chunkrow.MIN_BASED_BYTES:
+            if self._may_base and predecessor is not None and len(blob) > chunkrow.MIN_BASED_BYTES:
                 self._predecessors[number] = predecessor
         return number
 

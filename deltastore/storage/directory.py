@@ -18,6 +18,8 @@ CURRENT = "CURRENT"
 FIRST_ENVIRONMENT = "env-1"
 DATA_FILE = "data.mdb"
 _LOCK_FILE = "lock.mdb"
+MOVING_LOCK = "moving.lock"
+"""The file whose lock whoever moves a store holds; the system takes it from a process that ends."""
 _TEMPORARY = "CURRENT.tmp"
 """One name is enough: `CURRENT` is only written under the write lock of the environment it names."""
 
@@ -81,6 +83,11 @@ def current(root: Path) -> str | None:
     return name
 
 
+def is_later(name: str, than: str) -> bool:
+    """Tell whether an environment was made after another one of its store."""
+    return int(name.removeprefix("env-")) > int(than.removeprefix("env-"))
+
+
 def check_named(root: Path, name: str) -> None:
     """Refuse to go on where an environment that was named isn't there. Raises CorruptionError."""
     if identify(root / name) is None:
@@ -138,7 +145,7 @@ def sync_directory(path: Path) -> None:
 def _check_ours(root: Path) -> None:
     try:
         names = {path.name for path in root.iterdir()}
-        strangers = names - {FIRST_ENVIRONMENT, _TEMPORARY, CURRENT}
+        strangers = names - {FIRST_ENVIRONMENT, _TEMPORARY, CURRENT, MOVING_LOCK}
         if FIRST_ENVIRONMENT in names:
             inner = {path.name for path in (root / FIRST_ENVIRONMENT).iterdir()} - {DATA_FILE, _LOCK_FILE}
             strangers |= {f"{FIRST_ENVIRONMENT}/{name}" for name in inner}

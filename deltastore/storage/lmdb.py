@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from deltastore.errors import ClosedError, InvalidInputError, StorageError
+from deltastore.errors import ClosedError, DeltastoreError, InvalidInputError, StorageError
 from deltastore.storage import directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
@@ -96,10 +96,19 @@ class LmdbStorage:
     def follow(self, shared: SharedEnvironment, value: bytes) -> None:
         """Go to the environment that a moved row names, after finishing the move for all."""
         name = directory.moved_name(value, shared.location)
-        directory.check_named(self._root, name)
-        environment.name_current(shared, instead_of=shared.path.name, name=name)
-        # With the options of the environment left behind: another handle may have asked for more than this one.
-        self._exchange(shared, environment.acquire(self._root / name, shared.sync, shared.max_bytes))
+        while True:
+            try:
+                directory.check_named(self._root, name)
+                environment.name_current(shared, instead_of=shared.path.name, name=name)
+                # With the options of the one left behind: another handle may have asked for more than this one.
+                new = environment.acquire(self._root / name, shared.sync, shared.max_bytes)
+                break
+            except DeltastoreError:
+                later = directory.current(self._root)
+                if later is None or not directory.is_later(later, than=name):
+                    raise
+                name = later  # the store moved on since, and what it left was removed
+        self._exchange(shared, new)
 
     def _exchange(self, old: SharedEnvironment, new: SharedEnvironment) -> None:
         with environment.registry_lock():
@@ -129,10 +138,13 @@ class LmdbStorage:
 
 def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: bool) -> SharedEnvironment:
     """Open what `CURRENT` names; where there is none yet, make the first environment and name it."""
-    name = directory.current(root)
-    if name is not None:
-        directory.check_named(root, name)
-        return environment.acquire(root / name, sync, max_bytes)
+    while (name := directory.current(root)) is not None:
+        try:
+            directory.check_named(root, name)
+            return environment.acquire(root / name, sync, max_bytes)
+        except DeltastoreError:
+            if directory.current(root) == name:
+                raise  # else the store moved, and what it left was removed
     if not create:
         raise StorageError(f"{root} holds no store any more; close this handle")
     directory.prepare(root)

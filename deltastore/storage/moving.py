@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from deltastore.errors import ConflictError, StorageError
-from deltastore.storage import environment
+from deltastore.storage import directory, environment
 from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.filling import UNFINISHED, Filled, Turn, fill
@@ -25,8 +25,8 @@ from deltastore.storage.transaction import LmdbWriteTransaction
 if TYPE_CHECKING:
     from deltastore.storage.engine import Transaction
 
-LOCK = "moving.lock"
-"""The file whose lock whoever moves a store holds; the system takes it from a process that ends."""
+GONE = ".gone"
+"""What the name of an environment that is being removed ends with: opening half of one would make a new, empty file."""
 
 Rows = Callable[[], Iterable[Row]]
 """Gives rows in ascending order of their keys, as often as it is called."""
@@ -101,25 +101,33 @@ def _remove_others(root: Path, name: str) -> None:
     Handles that have one open keep it, nameless, until their next transaction follows to the new one.
     """
     for path in root.glob("env-*"):
-        known = path.name.removesuffix(UNFINISHED)
-        if path.name != name and known.removeprefix("env-").isdigit():
-            shutil.rmtree(path, ignore_errors=True)
+        known = path.name.removesuffix(UNFINISHED).removesuffix(GONE)
+        if path.name == name or not known.removeprefix("env-").isdigit():
+            continue
+        doomed = path
+        if path.name == known:
+            doomed = path.with_name(known + GONE)
+            shutil.rmtree(doomed, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
     try:
-        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(root / directory.MOVING_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise translate_os(error, os.fspath(root)) from error
     try:
-        _lock(descriptor, root)
-        yield
+        with _lock(descriptor, root):
+            yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, root: Path) -> None:
+@contextlib.contextmanager
+def _lock(descriptor: int, root: Path) -> Iterator[None]:
     if os.name != "posix":
         raise StorageError(f"{root}: moving a store needs POSIX locks; make a backup, which is as small, and use that")
     import fcntl
@@ -128,6 +136,10 @@ def _lock(descriptor: int, root: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise ConflictError(f"{root} is being moved by another process or thread; wait for it to end") from error
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
 
 
 def _amend(shared: SharedEnvironment, lower: bytes, upper: bytes, rows: Rows) -> int:

@@ -43,7 +43,8 @@ def compact(
 ) -> CompactReport:
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
-    `erase`: no pack may keep a chunk that nothing needs, however much else is in it. `level`: zstd's, 1 to 19; lower
+    `erase`: no pack may keep a chunk that nothing needs, however much else is in it, and none may be needed only
+    because another was stored as its difference. `level`: zstd's, 1 to 19; lower
     ones are faster. `progress` counts threads.
     Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
     """
@@ -99,7 +100,9 @@ class _Thread:
             found = finding.find_thread(tx, self.name)
             if found is None:
                 return
-            self.thread = found[0]
+            self.thread, header = found
+            # what is put from now on is for the next time: else this would run after a busy writer for ever
+            self.until, self.last_ulid = tuple(header.next_chunk), header.last_ulid or b""
             span = (keys.thread(self.thread), keys.thread(self.thread + 1))
             count, size = tx.measure(*span)
             namespaces = rows.load_namespaces(tx, self.thread)
@@ -109,6 +112,8 @@ class _Thread:
         for namespace in namespaces:
             self._records(namespace.name)
         for series in range(rec.SERIES):
+            if self.erase:
+                self._free_bases(series)
             self._chunks(series)
         with self.storage.read() as tx:
             count, size = tx.measure(*span)
@@ -120,7 +125,11 @@ class _Thread:
         while True:
             with self.storage.read() as tx:
                 found = rows.load_namespace(tx, self.thread, namespace)
-                planned = repacking.plan_records(View(tx, self.thread, self.name), found, after) if found else None
+                planned = (
+                    repacking.plan_records(View(tx, self.thread, self.name), found, after, self.last_ulid)
+                    if found
+                    else None
+                )
             if planned is None:
                 return
             pack, after = planned
@@ -132,10 +141,29 @@ class _Thread:
             self.storage, (self.thread,), lambda tx: repacking.apply_records(tx, self.thread, namespace, pack)
         )
 
-    def _chunks(self, series: int) -> None:
-        after = 0
+    def _free_bases(self, series: int) -> None:
+        """Let no chunk stand on one that nothing names: its text would stay for the sake of the other."""
+        below = self.until[series]
+        named: marking.Marked | None = None
         while True:
-            change = self._plan(series, after)
+            with self.storage.read() as tx:
+                if rows.load_header(tx, self.thread) is None:  # deleted meanwhile
+                    return
+                view = View(tx, self.thread, self.name)
+                named = named or marking.mark_named(view)
+                change = repacking.plan_whole(view, series, below, named[series], self.level)
+            if change is None:
+                return
+            if self._put_whole(change):
+                below = change.last
+
+    def _put_whole(self, change: repacking.WholeChange) -> bool:
+        return names.in_write(self.storage, (self.thread,), lambda tx: repacking.apply_whole(tx, self.thread, change))
+
+    def _chunks(self, series: int) -> None:
+        before: repacking.ChunkChange | None = None
+        while True:
+            change = self._plan(series, before)
             if change is None:
                 return
             changes = self._put_chunks(change)
@@ -143,11 +171,11 @@ class _Thread:
                 self.tries += 1
                 self.changes = None
                 continue
-            self.changes = changes if self.changes is not None else None
-            after = change.last
+            self.changes = changes
+            before = change
             self.tally.dropped += change.freed
 
-    def _plan(self, series: int, after: int) -> repacking.ChunkChange | None:
+    def _plan(self, series: int, before: repacking.ChunkChange | None) -> repacking.ChunkChange | None:
         with self.storage.read() as tx:
             header = rows.load_header(tx, self.thread)
             if header is None:  # deleted meanwhile
@@ -160,7 +188,9 @@ class _Thread:
             elif self.changes != header.changes:
                 self.needed, self.changes = marking.mark(view), header.changes
             needed = None if self.needed is None else self.needed[series]
-            return repacking.plan_chunks(view, header, series, after, needed, erase=self.erase, level=self.level)
+            return repacking.plan_chunks(
+                view, header, series, before, needed, until=self.until[series], erase=self.erase, level=self.level
+            )
 
     def _put_chunks(self, change: repacking.ChunkChange) -> int | None:
         return names.in_write(

@@ -19,17 +19,23 @@ Marked = tuple[set[int], set[int]]
 
 def mark(view: View) -> Marked:
     """Return the chunks of a thread that are needed. Raises CorruptionError."""
+    marked = mark_named(view)
+    for series, needed in enumerate(marked):
+        prefix = keys.chunks(view.thread, series)
+        for key, sealed in view.tx.scan(prefix, keys.end_of(prefix), reverse=True):  # bases have smaller numbers
+            head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            for number in sorted(head.based.keys() & needed, reverse=True):
+                needed.update(head.based[number].bases)
+    return marked
+
+
+def mark_named(view: View) -> Marked:
+    """Return the chunks that records and writes name, without those that these stand on. Raises CorruptionError."""
     marked: Marked = (set(), set())
     for channel, spans in _named(view):
         needed = marked[rec.series_of(channel)]
         for first, length in spans:
             needed.update(range(first, first + length))
-    prefix = keys.chunks(view.thread, 0)
-    for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
-        head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
-        for number, based in head.based.items():
-            if number in marked[0]:
-                marked[0].update(based.bases)  # all of them: none need be looked up further
     return marked
 
 

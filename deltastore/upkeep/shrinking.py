@@ -50,6 +50,7 @@ def shrink(store: Store, *, progress: Progress | None = None) -> ShrinkReport:
     storage = store.log.storage
     if not isinstance(storage, LmdbStorage):
         raise UnavailableError(f"{storage.location}: only a store on LMDB has a file to shrink")
+    store.collect()  # else deleted threads would move too, again and again
     before = storage.info().file_bytes
 
     def catch_up(tx: ReadTransaction, move: Move, stamps: Stamps) -> Stamps:
