@@ -90,6 +90,18 @@ def check_named(root: Path, name: str) -> None:
         )
 
 
+def check_store(root: Path) -> None:
+    """Refuse a path where no store is yet. Raises StorePathError naming what was found, CorruptionError."""
+    if current(root) is not None:
+        return
+    if not root.exists():
+        raise StorePathError(f"{root} doesn't exist; expected the directory of a store")
+    if not root.is_dir():
+        raise StorePathError(f"{root} is a file; expected the directory of a store")
+    _check_ours(root)
+    raise StorePathError(f"{root} is a directory without a store; expected one with a file {CURRENT}")
+
+
 def prepare(root: Path) -> None:
     """Make the directory of a store and the first environment's, or complete them after a crash.
 
