@@ -4,6 +4,7 @@ Imports the port, the errors and their translation. The invariant: at every mome
 names a complete environment, or nothing was ever acknowledged and the next opening completes the creation.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -98,8 +99,14 @@ def check_store(root: Path) -> None:
         raise StorePathError(f"{root} doesn't exist; expected the directory of a store")
     if not root.is_dir():
         raise StorePathError(f"{root} is a file; expected the directory of a store")
-    _check_ours(root)
-    raise StorePathError(f"{root} is a directory without a store; expected one with a file {CURRENT}")
+    with contextlib.suppress(StorePathError):  # which tells how to make one there
+        _check_ours(root)
+    try:
+        names = sorted(path.name for path in root.iterdir())
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
+    held = ", ".join(names[:3]) + (", …" if len(names) > 3 else "") if names else "nothing"
+    raise StorePathError(f"{root} is no store, for there is no file {CURRENT}: it holds {held}")
 
 
 def prepare(root: Path) -> None:

@@ -5,7 +5,7 @@ replaces one row's worth. Imports marking and repacking. The invariant: whenever
 as before; running it again goes on where something is left to do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltastore.codec import records as rec
@@ -13,12 +13,10 @@ from deltastore.log import finding, keys, names, packing, rows
 from deltastore.log.reading import View
 from deltastore.store import Store
 from deltastore.upkeep import marking, repacking
+from deltastore.upkeep.progress import Progress
 
 MAX_TRIES = 5
 """How often dead chunks of a thread are looked for anew while others write to it; then they stay for the next time."""
-
-Progress = Callable[[int, int], None]
-"""Told how many threads are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def compact(
 ) -> CompactReport:
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
-    `erase`: no pack may keep a chunk that nothing needs, however much else is in it.
+    `progress` is told of threads. `erase`: no pack may keep a chunk that nothing needs, however much else is in it.
     Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
     """
     store.collect()

@@ -20,35 +20,41 @@ Marked = tuple[set[int], set[int]]
 def mark(view: View) -> Marked:
     """Return the chunks of a thread that are needed. Raises CorruptionError."""
     marked: Marked = (set(), set())
-    for channel, spans in _named(view):
+    for channel, spans in named(view):
         needed = marked[rec.series_of(channel)]
         for first, length in spans:
             needed.update(range(first, first + length))
+    add_bases(view, marked)
+    return marked
+
+
+def add_bases(view: View, marked: Marked) -> None:
+    """Mark what the marked chunks stand on. Raises CorruptionError."""
     prefix = keys.chunks(view.thread, 0)
     for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
         head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
         for number, based in head.based.items():
             if number in marked[0]:
                 marked[0].update(based.bases)  # all of them: none need be looked up further
-    return marked
 
 
-def _named(view: View) -> Iterator[tuple[int, sp.Spans]]:
+def named(view: View) -> Iterator[tuple[int, sp.Spans]]:
     """Iterate over channels and the spans that records and writes name for them."""
     for namespace in rows.load_namespaces(view.tx, view.thread):
         for found in view.record_rows(namespace.number):
             for record in found.row.records:
                 for op in record.ops:
-                    yield from _spans_of(op)
+                    yield from spans_of(op)
             for tasks in found.row.writes.values():
                 for row in tasks.values():
-                    yield from _written(rows.decode_tasks(found.key, row))
+                    yield from written(rows.decode_tasks(found.key, row))
     prefix = keys.all_writes(view.thread)
     for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
-        yield from _written(rows.decode_tasks(key, unseal(key, sealed)))
+        yield from written(rows.decode_tasks(key, unseal(key, sealed)))
 
 
-def _spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
+def spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
+    """Iterate over the spans that an op names, each with its channel."""
     match op:
         case rec.Set():
             yield op.channel, op.value.spans
@@ -61,7 +67,8 @@ def _spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
             pass
 
 
-def _written(tasks: rows.Tasks) -> Iterator[tuple[int, sp.Spans]]:
+def written(tasks: rows.Tasks) -> Iterator[tuple[int, sp.Spans]]:
+    """Iterate over the spans that pending writes name, each with its channel."""
     for writes in tasks.values():
         for write in writes.values():
             yield write.channel, write.value.spans
