@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     session = Session(sys.stdout, sys.stderr, sys.stdin, dict(os.environ))
     try:
         code = _run(arguments, session)
-        sys.stdout.flush()
+        session.finish()
     except BrokenPipeError:
         # the interpreter flushes once more when it ends, and mustn't complain then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

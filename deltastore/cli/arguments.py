@@ -23,7 +23,7 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="THREAD[@CHECKPOINT]",
-        help="A thread's latest checkpoint, or the one with this id or tag.",
+        help="A thread's latest checkpoint, or its one with this id or tag.",
         show_default=False,
     ),
 ]

@@ -8,10 +8,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from deltastore.errors import InvalidInputError
 from deltastore.upkeep.progress import Progress
+
+T = TypeVar("T")
 
 COLOURS = {"added": "32", "removed": "31", "heading": "1", "mark": "33"}
 """Terminal colours by what they mean: green, red, bold, yellow."""
@@ -27,15 +29,28 @@ class Session:
     environment: Mapping[str, str] = field(default_factory=dict)
     debug: bool = False
     code: int = 0
+    _answer: Callable[[], object] | None = None
 
     def answer(self, as_json: bool, document: Mapping[str, Any], lines: Iterable[str]) -> None:
-        """Write the document, or the lines for people; these are made only if they are wanted."""
-        if as_json:
-            # ASCII, so that any surrogate in a name and any encoding of the terminal is all the same
-            self.out.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
-        else:
-            for line in lines:
-                self.out.write(line + "\n")
+        """Let the run end with the document, or with the lines for people; these are made only if they are wanted."""
+
+        def write() -> None:
+            if as_json:
+                # ASCII, so that any surrogate in a name and any encoding of the terminal is all the same
+                self.out.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+            else:
+                self.out.writelines(line + "\n" for line in lines)
+
+        self._answer = write
+
+    def answer_raw(self, data: bytes) -> None:
+        """Let the run end with these bytes."""
+        self._answer = lambda: self.out.buffer.write(data)
+
+    def finish(self) -> None:
+        """Write the answer: after the store is closed and typer has returned, which has its own mind about pipes."""
+        if self._answer is not None:
+            self._answer()
         self.out.flush()
 
     def note(self, text: str) -> None:
@@ -57,6 +72,14 @@ class Session:
         self.err.write(f"{question} [y/N] ")
         self.err.flush()
         return self.input.readline().strip().lower() in ("y", "yes")
+
+    def counted(self, what: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+        """Iterate over items, with progress."""
+        with self.progress(what) as progress:
+            for done, item in enumerate(items):
+                if progress is not None:
+                    progress(done, total)
+                yield item
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Progress | None]:

@@ -1,5 +1,7 @@
 """`deltastore copy`: a thread under another name."""
 
+from typing import Annotated
+
 import typer
 
 from deltastore.cli import places
@@ -12,9 +14,11 @@ from deltastore.store import check_name
 EXAMPLE = "deltastore copy runs.ds user-42 user-42-experiment"
 KEYS = {"thread": "the thread's name", "copy": "the new thread's name"}
 
+New = Annotated[str, typer.Argument(metavar="NEW", help="The name of the copy.", show_default=False)]
+
 
 def command(
-    context: typer.Context, path: StorePath, thread: ThreadName, new: str, as_json: Json = False, debug: Debug = False
+    context: typer.Context, path: StorePath, thread: ThreadName, new: New, as_json: Json = False, debug: Debug = False
 ) -> None:
     """Copy a thread with all namespaces, pending writes and tags under a NEW name."""
     session: Session = context.obj

@@ -1,12 +1,12 @@
 """`deltastore delete`: a thread, or one checkpoint."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from deltastore.cli import places
-from deltastore.cli.arguments import Debug, DryRun, Json, Namespace, Place, StorePath, Yes
+from deltastore.cli.arguments import Debug, DryRun, Json, Namespace, StorePath, Yes
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped
@@ -24,11 +24,20 @@ KEYS = {
     "deleted": "whether they are gone",
 }
 
+Doomed = Annotated[
+    str,
+    typer.Argument(
+        metavar="THREAD[@CHECKPOINT]",
+        help="The whole thread, or its checkpoint with this id or tag.",
+        show_default=False,
+    ),
+]
+
 
 def command(
     context: typer.Context,
     path: StorePath,
-    place: Place,
+    place: Doomed,
     namespace: Namespace = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -35,15 +35,15 @@ def command(context: typer.Context, path: StorePath, as_json: Json = False, debu
     """Show what a store is: format, sizes, threads, readers."""
     session: Session = context.obj
     with open_store(path) as store:
-        document = _document(store)
+        document = _document(session, store)
     session.answer(as_json, document, _lines(document))
 
 
-def _document(store: Store) -> dict[str, Any]:
+def _document(session: Session, store: Store) -> dict[str, Any]:
     found = store.info()
     version, uuid, options = open_format(store.log.storage, None)
     threads = checkpoints = 0
-    for row in store.log.all_threads():
+    for row in session.counted("reading threads", store.log.all_threads()):
         threads += 1
         checkpoints += row.header.checkpoints
     oldest = found.oldest_reader

@@ -59,7 +59,8 @@ def command(
         wanted = known if everything else known[:1] if namespace is None else [namespace]
         if namespace is not None and namespace not in known:
             raise NotFoundError(f"thread {name!r} has no namespace {namespace!r}; see deltastore log … --all")
-        histories = [_History(store, name, each, limit) for each in wanted]
+        counted = session.counted("reading namespaces", wanted, len(wanted))
+        histories = [_History(store, name, each, limit) for each in counted]
     document = {"thread": name, "namespaces": [history.document() for history in histories]}
 
     def lines() -> Iterator[str]:

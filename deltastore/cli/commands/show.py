@@ -13,6 +13,7 @@ from deltastore.cli.plain import plain
 from deltastore.cli.rendering import INDENT, kind_of, lines_of
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, moment, unescaped
+from deltastore.codec.generic import SNAPSHOT, Built
 from deltastore.errors import InvalidInputError, NotFoundError
 from deltastore.upkeep.inspecting import Inspected, Unfolded, inspect
 
@@ -93,8 +94,12 @@ def command(
 
 
 def folded(value: Any, by: KnownReducer | None) -> Any:
-    """Return a channel's value, folded if that is wanted and needed."""
-    return fold(value, by) if isinstance(value, Unfolded) and by is not None else value
+    """Return a channel's value, folded if that is wanted and needed; a snapshot is as good as a fold."""
+    if by is None:
+        return value
+    if isinstance(value, Built) and value.name == SNAPSHOT:
+        return value.parts
+    return fold(value, by) if isinstance(value, Unfolded) else value
 
 
 def _only(channels: dict[str, Any], text: str, found: places.Found) -> dict[str, Any]:
@@ -114,9 +119,7 @@ def _write_raw(session: Session, channels: dict[str, Any], channel: str | None) 
             data = bytes(value)
         case _:
             raise InvalidInputError("--raw writes the text or bytes of one CHANNEL; for anything else there is --json")
-    session.out.flush()
-    session.out.buffer.write(data)
-    session.out.flush()
+    session.answer_raw(data)
 
 
 def _lines(session: Session, found: Inspected, channels: dict[str, Any], full: bool) -> Iterator[str]:

@@ -72,7 +72,8 @@ def command(
     session: Session = context.obj
     wanted = dict(map(_parse_filter, filters or ()))
     with open_store(path) as store:
-        found = _sorted(list(_threads(store, wanted, limit if sort is Order.CREATED else None)), sort)
+        few = limit if sort is Order.CREATED else None
+        found = _sorted(list(session.counted("reading threads", _threads(store, wanted, few), few)), sort)
     found = found[: len(found) if limit is None else limit]
     session.answer(as_json, {"threads": [_document(thread) for thread in found]}, _lines(found))
 
