@@ -38,9 +38,12 @@ COMMANDS: dict[str, ModuleType] = {
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"{NAME} {version(NAME)}")
+        try:
+            typer.echo(f"{NAME} {version(NAME)}")
+        except PackageNotFoundError:
+            typer.echo(f"{NAME}, which isn't installed: run from its source")
         raise typer.Exit
 
 
@@ -94,7 +97,7 @@ def _run(arguments: Sequence[str], session: Session) -> int:
         return exits.INTERRUPTED
     except DeltastoreError as error:
         return _fail(session, str(error), exits.code_of(error))
-    except (BrokenPipeError, KeyboardInterrupt):
+    except (BrokenPipeError, KeyboardInterrupt, ModuleNotFoundError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, users get one line
         text = f"{type(error).__name__}: {error}. This is a fault of {NAME}; --debug shows where"

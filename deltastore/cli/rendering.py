@@ -51,7 +51,7 @@ def one_line(value: Any, *, full: bool = True) -> str:
         case Built(parts=dict() as fields):
             inner = ", ".join(f"{_field(key)}: {one_line(item, full=full)}" for key, item in fields.items())
             return f"{escaped(value.name)}{{{inner}}}"
-        case Built(parts=list() as arguments):
+        case Built(parts=tuple() as arguments):
             return f"{escaped(value.name)}({', '.join(one_line(item, full=full) for item in arguments)})"
         case Built():
             return f"{escaped(value.name)}({one_line(value.parts, full=full)})"

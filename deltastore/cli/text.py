@@ -1,9 +1,13 @@
 """Text for people: names with nothing in them that moves a cursor, sizes, times, columns. Pure."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+_CHARS = {shown: char for char, shown in _ESCAPES.items()}
+_ESCAPE = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_WHOLE = re.compile(rf"(?:[^\\]|{_ESCAPE.pattern})*", re.DOTALL)
 
 
 def escaped(text: str) -> str:
@@ -31,27 +35,16 @@ def _code(char: str) -> str:
 
 def unescaped(text: str) -> str | None:
     """Undo `escaped`; None where it is no such text."""
-    out: list[str] = []
-    place = 0
-    lengths = {"x": 2, "u": 4, "U": 8}
-    plain = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-    while place < len(text):
-        if text[place] != "\\":
-            out.append(text[place])
-            place += 1
-            continue
-        kind = text[place + 1 : place + 2]
-        if kind in plain:
-            out.append(plain[kind])
-            place += 2
-            continue
-        digits = text[place + 2 : place + 2 + lengths.get(kind, 0)]
-        try:
-            out.append(chr(int(digits, 16)))
-        except (ValueError, OverflowError):
-            return None
-        place += 2 + len(digits)
-    return "".join(out)
+    if not _WHOLE.fullmatch(text):
+        return None
+    try:
+        return _ESCAPE.sub(_char, text)
+    except (ValueError, OverflowError):  # beyond Unicode
+        return None
+
+
+def _char(found: re.Match[str]) -> str:
+    return _CHARS.get(found[0]) or chr(int(f"0x{found[0][2:]}", 16))
 
 
 def size(count: float) -> str:

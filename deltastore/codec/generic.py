@@ -23,7 +23,6 @@ ARRAY: Final = "numpy.ndarray"
 
 _SINGLE, _POSITIONAL, _KEYWORDS, _METHOD, _PYDANTIC_1, _PYDANTIC_2, _ARRAY, _SNAPSHOT = range(8)
 """LangGraph's extensions of msgpack."""
-_STRICT_TAGS: Final = frozenset(range(bl.STRICT_ELEMENT, bl.STRICT_REMOVAL + 1))
 _PARTS_AT_LEAST: Final = 3
 
 TypeOf = Callable[[int], str]
@@ -34,7 +33,7 @@ TypeOf = Callable[[int], str]
 class Built:
     """An object, by the name of its class (or of the function that makes it) and what it was made from.
 
-    `parts`: a dict of fields, a list of arguments, or the one argument.
+    `parts`: a dict of fields, a tuple of arguments, or the one argument.
     """
 
     name: str
@@ -87,7 +86,7 @@ class GenericCodec:
         out: list[Any] = []
         for blob in blobs:
             match blob[0]:
-                case tag if tag in _STRICT_TAGS:
+                case bl.STRICT_ELEMENT | bl.STRICT_RUN | bl.STRICT_REMOVAL:
                     out.extend(STRICT.decode_list([blob]))
                 case bl.JSONPLUS_MESSAGE:
                     out.append(_message(blob[1:]))
@@ -101,7 +100,7 @@ class GenericCodec:
         """Return the dict of these entries. Raises ChecksumError."""
         out: dict[Any, Any] = {}
         for blob in blobs:
-            if blob[0] in _STRICT_TAGS:
+            if blob[0] == bl.STRICT_ENTRY:
                 out.update(STRICT.decode_dict([blob]))
             elif blob[0] == bl.JSONPLUS_ENTRY:
                 out.update(_unpack_as(dict, blob[1:]))
@@ -133,8 +132,10 @@ def _built(code: int, data: bytes) -> Any:
         return Built(ARRAY, {"dtype": parts[0], "shape": parts[1], "bytes": len(parts[3])})
     if code > _SNAPSHOT or type(parts) is not list or len(parts) < _PARTS_AT_LEAST:
         return Built(f"msgpack extension {code}", parts)
-    name = f"{parts[0]}.{parts[1]}"
-    return Built(f"{name}.{parts[3]}" if code == _METHOD and len(parts) > _PARTS_AT_LEAST else name, parts[2])
+    name, arguments = f"{parts[0]}.{parts[1]}", parts[2]
+    if code == _METHOD and len(parts) > _PARTS_AT_LEAST:
+        name = f"{name}.{parts[3]}"
+    return Built(name, tuple(arguments) if code == _POSITIONAL and type(arguments) is list else arguments)
 
 
 def _message(data: bytes) -> Built:
