@@ -15,6 +15,7 @@ from deltastore.errors import InvalidInputError
 from deltastore.log import finding, keys, rows, surviving, tagging
 from deltastore.log import state as st
 from deltastore.log.reading import View
+from deltastore.reducers import REPLACE
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store
 from deltastore.upkeep import marking
@@ -172,23 +173,32 @@ class _Thread:
 
     # --- states
 
-    def _states(self, namespace: rows.Namespace) -> Iterable[tuple[rec.Record, st.State]]:
+    def _full(self, namespace: rows.Namespace) -> int:
+        """Return the plain bytes of all full states together."""
+        total = 0
         state: st.State = {}
+        sizes: dict[int, int] = {}
         for found in self.view.record_rows(namespace.number):
             for record in found.row.records:
                 state = st.fold(state, record)
-                yield record, state
-
-    def _full(self, namespace: rows.Namespace) -> int:
-        total = 0
-        for record, state in self._states(namespace):
-            if record.is_hidden:
-                continue
-            total += len(record.frame or b"") + len(record.metadata)
-            for number, channel in state.items():
-                values = channel.writes if channel.value is None else (channel.value, *channel.writes)
-                total += sum(self._plain(number, value) for value in values)
+                if record.is_anchor:
+                    sizes = {}
+                for op in record.ops:
+                    self._resize(sizes, op, state)
+                if not record.is_hidden:
+                    total += len(record.frame or b"") + len(record.metadata) + sum(sizes.values())
         return total
+
+    def _resize(self, sizes: dict[int, int], op: rec.Op, state: st.State) -> None:
+        """Take an op into the plain sizes of channels, given the state after it."""
+        channel = state.get(op.channel)
+        if channel is None:
+            sizes.pop(op.channel, None)
+        elif isinstance(op, rec.Fold) and op.reducer != REPLACE and op.channel in sizes:
+            # only what is new is looked at: a list that grows for long may have as many spans as elements
+            sizes[op.channel] += sum(self._plain(op.channel, write) for write in op.writes)
+        else:
+            sizes[op.channel] = sum(self._plain(op.channel, value) for value in _values(channel))
 
     # --- what retention would free
 
@@ -218,11 +228,14 @@ class _Thread:
         for id_ in staying:
             ulid = finding.find(self.view, namespace, id_)
             for number, channel in self.view.state(namespace.number, ulid).items() if ulid else ():
-                for value in channel.writes if channel.value is None else (channel.value, *channel.writes):
-                    yield number, value.spans
+                yield from ((number, value.spans) for value in _values(channel))
             yield from marking.written(finding.tasks(self.view, namespace, id_))
         if namespace.front != rows.NATIVE:
             yield from _histories(surviving.plan(self.view, namespace, lambda id_, _: id_ not in staying))
+
+
+def _values(channel: st.Channel) -> tuple[rec.Value, ...]:
+    return channel.writes if channel.value is None else (channel.value, *channel.writes)
 
 
 def _histories(plan: surviving.Plan) -> Iterator[tuple[int, sp.Spans]]:

@@ -17,7 +17,7 @@ from deltastore.codec.generic import GenericCodec
 from deltastore.errors import NotFoundError
 from deltastore.log import rows
 from deltastore.log.engine import Entry
-from deltastore.store import PAGE, Store
+from deltastore.store import Store
 from deltastore.terms import when
 from deltastore.upkeep.inspecting import generic_codec
 
@@ -34,6 +34,8 @@ KEYS = {
     "namespaces[].checkpoints[].metadata": "as put",
 }
 SHOWN_METADATA = 60
+PAGE = 512
+"""Checkpoints that are read in one transaction."""
 
 Limit = Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="At most so many of a namespace.")]
 Everything = Annotated[bool, typer.Option("--all", help="All namespaces, not the root's alone.")]
