@@ -26,19 +26,20 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
     max_bytes: int | None = None,
     reducers: Iterable[Reducer] = (),
     channels: Mapping[str, str] | None = None,
+    create: bool = True,
 ) -> Store:
     """Open the store in a directory, making it if there is none; its parent directory must exist.
 
     `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50),
     else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads.
     `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by name:
-    replace, append, merge, upsert, or yours.
+    replace, append, merge, upsert, or yours. `create=False`: a path without a store is an error.
 
     Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
     """
     if snapshot_frequency is not None:
         check_frequency(snapshot_frequency)  # before anything is made
-    storage = open_storage(path, sync=sync, max_bytes=max_bytes)
+    storage = open_storage(path, sync=sync, max_bytes=max_bytes, create=create)
     try:
         return Store(
             storage,
@@ -52,7 +53,9 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
         raise
 
 
-def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> Storage:
+def open_storage(
+    path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None, create: bool = True
+) -> Storage:
     """Return the storage behind a path; `":memory:"` is one that lives in this process only."""
     if fspath(path) == MEMORY:
         from deltastore.storage.memory import MemoryStorage
@@ -60,4 +63,4 @@ def open_storage(path: str | PathLike[str], *, sync: SyncMode = "full", max_byte
         return MemoryStorage()
     from deltastore.storage.lmdb import LmdbStorage
 
-    return LmdbStorage(path, sync=sync, max_bytes=max_bytes)
+    return LmdbStorage(path, sync=sync, max_bytes=max_bytes, create=create)

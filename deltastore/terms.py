@@ -11,6 +11,11 @@ from typing import Any
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log.listing import ThreadRow
 
+STEP_KEYS = frozenset(("source", "step", "parents", "writes", "run_id", "run_attempt", "counters_since_delta_snapshot"))
+"""Metadata that LangGraph's runtime gives to one checkpoint or run."""
+STEP_PREFIXES = ("langgraph_", "__pregel")
+"""How the runtime's own other keys begin: node, step and task that a run is in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -62,6 +67,11 @@ def thread_info(row: ThreadRow, metadata: Mapping[str, Any], size: int) -> Threa
     """Return a thread as listed."""
     header = row.header
     return ThreadInfo(row.name, when(header.created_ms), when(header.updated_ms), header.checkpoints, size, metadata)
+
+
+def thread_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a LangGraph checkpoint's metadata says something about its thread."""
+    return {key: value for key, value in metadata.items() if key not in STEP_KEYS and not key.startswith(STEP_PREFIXES)}
 
 
 def when(milliseconds: int) -> datetime:

@@ -38,6 +38,7 @@ LAYERS: dict[str, set[str]] = {
     "langgraph": _BELOW_UPKEEP | {"upkeep", FRONT},
     "agent": _BELOW_UPKEEP | {"upkeep", FRONT},
     "cli": _BELOW_UPKEEP | {"upkeep", FRONT, "langgraph", "agent"},
+    "__main__": {"cli"},
 }
 """What each layer may import, besides itself."""
 
@@ -49,10 +50,12 @@ LIBRARIES: dict[str, set[str]] = {
     # Optional, so never needed by `import deltastore`.
     "langchain_core": {"langgraph"},
     "langgraph": {"langgraph"},
+    "rich": {"cli"},
+    "typer": {"cli"},
 }
 """The layers that may import each library; one that isn't here is a dependency that nobody decided on."""
 
-OPTIONAL = ("langchain", "langchain_core", "langgraph", "langsmith")
+OPTIONAL = ("langchain", "langchain_core", "langgraph", "langsmith", "rich", "typer")
 
 
 class Import(NamedTuple):

@@ -36,12 +36,30 @@ class NotElementwiseError(Exception):
     """Raised by a codec where one value, against the rule, has no encoding by elements: it is stored whole."""
 
 
-class Codec(Protocol):
-    """Turns values into blobs and back. Thread-safe, deterministic; no method touches a storage.
+class Decoder(Protocol):
+    """Turns blobs into values. Thread-safe, deterministic; no method touches a storage.
 
-    Encoding raises EncodeError (or whatever `cut` turns into one), decoding ChecksumError or the serializer's own
-    error.
+    Raises ChecksumError or the serializer's own error.
     """
+
+    def wrap(self, value: Any) -> Any:
+        """Return a snapshot of this list or dict, as the round trip of the snapshot gives it.
+
+        Raises CodecMismatchError where this codec has no snapshots.
+        """
+
+    def decode(self, blob: bytes) -> Any:
+        """Return the value of an opaque blob."""
+
+    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+        """Return the list whose elements and runs these are."""
+
+    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
+        """Return the dict whose entries these are."""
+
+
+class Codec(Decoder, Protocol):
+    """Turns values into blobs and back. Encoding raises EncodeError, or whatever `cut` turns into one."""
 
     @property
     def name(self) -> str:
@@ -60,12 +78,6 @@ class Codec(Protocol):
         A snapshot sums up a channel's writes in a wrapping of the API's own, so its chunks are those of the writes.
         """
 
-    def wrap(self, value: Any) -> Any:
-        """Return a snapshot of this list or dict, as the round trip of the snapshot gives it.
-
-        Raises CodecMismatchError where this codec has no snapshots.
-        """
-
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return the elements of a list as a blob each: the hook where a serializer may treat elements its own way."""
 
@@ -74,15 +86,6 @@ class Codec(Protocol):
 
     def encode_run(self, values: list[Any]) -> bytes:
         """Return some scalars as one blob."""
-
-    def decode(self, blob: bytes) -> Any:
-        """Return the value of an opaque blob."""
-
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
-        """Return the list whose elements and runs these are."""
-
-    def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
-        """Return the dict whose entries these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ def runs(values: list[Any]) -> Iterable[list[Any]]:
         yield run
 
 
-def assemble(kind: int, blobs: Sequence[bytes], codec: Codec) -> Any:
+def assemble(kind: int, blobs: Sequence[bytes], codec: Decoder) -> Any:
     """Return the value that these chunks make up.
 
     Raises ChecksumError, CodecMismatchError, or the serializer's error.

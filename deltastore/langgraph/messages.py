@@ -14,11 +14,11 @@ import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from deltastore.codec.blobs import JSONPLUS_MESSAGE
+from deltastore.codec.messageforms import FORMS
 from deltastore.codec.strict import PLAIN_ONLY
 from deltastore.errors import ChecksumError
 
 _TAG: Final = bytes((JSONPLUS_MESSAGE,))
-_COMMON: Final = ("content", "additional_kwargs", "response_metadata", "name", "id")
 _USAGE: Final = ("input_tokens", "output_tokens", "total_tokens", "input_token_details", "output_token_details")
 _USAGE_DETAILS: Final = {
     "input_token_details": ("audio", "cache_creation", "cache_read"),
@@ -135,13 +135,8 @@ def _tool(values: tuple[Any, ...]) -> bool:
     )
 
 
-def _schema(
-    number: int,
-    cls: type[BaseMessage],
-    more: tuple[str, ...] = (),
-    unchanged: Callable[[tuple[Any, ...]], bool] = _common,
-) -> _Schema:
-    names = _COMMON + more
+def _schema(number: int, cls: type[BaseMessage], unchanged: Callable[[tuple[Any, ...]], bool] = _common) -> _Schema:
+    names = FORMS[number].fields
     fields = (*names[:3], "type", *names[3:])
     current = tuple(cls.model_fields) == fields
     kind = cls.model_fields["type"].default
@@ -150,9 +145,9 @@ def _schema(
 
 _SCHEMAS: Final = (
     _schema(1, HumanMessage),
-    _schema(2, AIMessage, ("tool_calls", "invalid_tool_calls", "usage_metadata"), _ai),
+    _schema(2, AIMessage, _ai),
     _schema(3, SystemMessage),
-    _schema(4, ToolMessage, ("tool_call_id", "artifact", "status"), _tool),
+    _schema(4, ToolMessage, _tool),
 )
 _BY_CLASS: Final = {schema.cls: schema for schema in _SCHEMAS if schema.current}
 _BY_NUMBER: Final = {schema.number: schema for schema in _SCHEMAS}

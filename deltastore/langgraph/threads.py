@@ -11,12 +11,7 @@ from deltastore.langgraph import filters
 from deltastore.log import rows
 from deltastore.log.engine import Log
 from deltastore.log.listing import ThreadRow
-from deltastore.terms import ThreadInfo, check_limit, thread_info
-
-STEP_KEYS = frozenset(("source", "step", "parents", "writes", "run_id", "run_attempt", "counters_since_delta_snapshot"))
-"""Metadata that the runtime gives to one checkpoint or run."""
-STEP_PREFIXES = ("langgraph_", "__pregel")
-"""How the runtime's own other keys begin: node, step and task that a run is in."""
+from deltastore.terms import ThreadInfo, check_limit, thread_info, thread_metadata
 
 
 def list_threads(
@@ -37,8 +32,3 @@ def list_threads(
 
     found = log.threads(rows.LANGGRAPH, accept, before=before, limit=limit)
     return (thread_info(row, metadata, size) for row, metadata, size in found)
-
-
-def thread_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a checkpoint's metadata says something about its thread."""
-    return {key: value for key, value in metadata.items() if key not in STEP_KEYS and not key.startswith(STEP_PREFIXES)}

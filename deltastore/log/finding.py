@@ -4,6 +4,7 @@ Imports reading, keys and rows. The invariant: an id that packing moved into a p
 by-id row that leads nowhere raises.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from deltastore import ulid as ulids
@@ -122,8 +123,10 @@ def _members(view: View, namespace: int, key: bytes) -> list[tuple[bytes, bytes,
 def _ulids_down(view: View, namespace: rows.Namespace, before: str | None) -> Iterator[tuple[str, bytes, Record]]:
     limit = None if before is None else ulids.from_text(before)
     for found in view.record_rows(namespace.number, limit, reverse=True):
-        for ulid, record in zip(reversed(found.row.ulids), reversed(found.row.records), strict=True):
-            if not record.is_hidden and (limit is None or ulid < limit):
+        end = len(found.row.ulids) if limit is None else bisect_left(found.row.ulids, limit)
+        for place in range(end - 1, -1, -1):  # records of a pack are parsed when they are looked at
+            ulid, record = found.row.ulids[place], found.row.records[place]
+            if not record.is_hidden:
                 yield record.id or ulids.to_text(ulid), ulid, record
 
 

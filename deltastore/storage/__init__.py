@@ -7,6 +7,7 @@ loaded for another one's sake. Imports only `deltastore.errors`.
 from deltastore.storage.port import (
     MAX_KEY_BYTES,
     RESERVED_PREFIX,
+    OldestReader,
     ReadTransaction,
     Row,
     Storage,
@@ -19,6 +20,7 @@ from deltastore.storage.retry import RetryTransaction
 __all__ = [
     "MAX_KEY_BYTES",
     "RESERVED_PREFIX",
+    "OldestReader",
     "ReadTransaction",
     "RetryTransaction",
     "Row",

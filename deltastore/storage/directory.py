@@ -4,6 +4,7 @@ Imports the port, the errors and their translation. The invariant: at every mome
 names a complete environment, or nothing was ever acknowledged and the next opening completes the creation.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -95,6 +96,24 @@ def check_named(root: Path, name: str) -> None:
             f"{root / name / DATA_FILE} is missing or empty, and the store {root} names it; expected the data there, "
             f"{_environments(root)}; restore the store from a copy"
         )
+
+
+def check_store(root: Path) -> None:
+    """Refuse a path where no store is yet. Raises StorePathError naming what was found, CorruptionError."""
+    if current(root) is not None:
+        return
+    if not root.exists():
+        raise StorePathError(f"{root} doesn't exist; expected the directory of a store")
+    if not root.is_dir():
+        raise StorePathError(f"{root} is a file; expected the directory of a store")
+    with contextlib.suppress(StorePathError):  # which tells how to make one there
+        _check_ours(root)
+    try:
+        names = sorted(path.name for path in root.iterdir())
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
+    held = ", ".join(names[:3]) + (", …" if len(names) > 3 else "") if names else "nothing"
+    raise StorePathError(f"{root} is no store, for there is no file {CURRENT}: it holds {held}")
 
 
 def prepare(root: Path) -> None:

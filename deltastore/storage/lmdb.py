@@ -6,6 +6,7 @@ a forked child.
 """
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from deltastore.errors import ClosedError, DeltastoreError, InvalidInputError, S
 from deltastore.storage import directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.port import StorageInfo, SyncMode
+from deltastore.storage.port import OldestReader, StorageInfo, SyncMode
 from deltastore.storage.transaction import LmdbReadTransaction, LmdbWriteTransaction, used_pages
 
 
@@ -24,14 +25,26 @@ class LmdbStorage:
     for a weaker `sync` than it has gets the stronger one. `max_bytes` caps the map; without it the map grows.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None) -> None:
-        """Open or make the store. Raises StorePathError, SyncModeError, StorageError, CorruptionError."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: SyncMode = "full",
+        max_bytes: int | None = None,
+        create: bool = True,
+    ) -> None:
+        """Open or, with `create`, make the store.
+
+        Raises StorePathError, SyncModeError, StorageError, CorruptionError.
+        """
         if sync not in ("full", "meta", "none"):
             raise InvalidInputError(f"sync is {sync!r}; expected 'full', 'meta' or 'none'")
         if max_bytes is not None and max_bytes < environment.MIN_MAX_BYTES:
             raise InvalidInputError(f"max_bytes is {max_bytes}; expected at least {environment.MIN_MAX_BYTES}")
         self._root = Path(os.path.realpath(path))
         self._closed = False
+        if not create:
+            directory.check_store(self._root)
         self.shared = _open_current(self._root, sync, max_bytes, create=True)
         try:
             with self.read():
@@ -66,13 +79,15 @@ class LmdbStorage:
             shared = transaction._shared
             try:
                 used = used_pages(transaction._txn) * shared.page_bytes
-                readers = len(shared.env.readers().splitlines()) - 2  # without the heading and this transaction
+                listed = shared.env.readers()
+                readers = len(listed.splitlines()) - 2  # without the heading and this transaction
+                oldest = oldest_reader(listed, shared.env.info()["last_txnid"])
                 file_bytes = (shared.path / directory.DATA_FILE).stat().st_size
             except EngineError as error:
                 raise translate(error, shared.location) from error
             except OSError as error:
                 raise engine.translate_os(error, shared.location) from error
-            return StorageInfo("lmdb", self.location, file_bytes, used, shared.map_bytes, readers)
+            return StorageInfo("lmdb", self.location, file_bytes, used, shared.map_bytes, readers, oldest)
 
     def close(self) -> None:
         """Give the environment back; closing twice is harmless. Transactions under way may end as usual."""
@@ -157,3 +172,19 @@ def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: 
         environment.release(shared)
         raise
     return shared
+
+
+def oldest_reader(listed: str, last_transaction: int) -> OldestReader | None:
+    """Find the oldest in the engine's list of readers, which are lines of process, thread and transaction.
+
+    This thread's own transaction is as old as the question, so it doesn't count.
+    """
+    oldest: OldestReader | None = None
+    for line in listed.splitlines()[1:]:
+        pid, thread, transaction = line.split()
+        if not transaction.isdecimal() or (int(pid), int(thread, 16)) == (os.getpid(), threading.get_ident()):
+            continue
+        behind = last_transaction - int(transaction)
+        if behind > (oldest.behind if oldest else 0):
+            oldest = OldestReader(int(pid), behind)
+    return oldest

@@ -68,8 +68,22 @@ class WriteTransaction(ReadTransaction, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OldestReader:
+    """The oldest read transaction under way, of whichever process: pages that it may see can't be used again.
+
+    `behind`: how many transactions were committed since it began.
+    """
+
+    pid: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageInfo:
-    """What a storage says about itself. Sizes are in bytes."""
+    """What a storage says about itself. Sizes are in bytes.
+
+    `oldest_reader`: None where no transaction but the latest is being read, or the storage can't tell.
+    """
 
     kind: str
     location: str
@@ -77,6 +91,7 @@ class StorageInfo:
     used_bytes: int
     map_bytes: int
     readers: int
+    oldest_reader: OldestReader | None = None
 
 
 class Storage(Protocol):

@@ -13,21 +13,25 @@ from deltastore.log import keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store
 from deltastore.upkeep.check_thread import ThreadCheck
+from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.report import MAX_PROBLEMS, CheckReport, Problem, Tally
 
 __all__ = ["MAX_PROBLEMS", "CheckReport", "Problem", "check"]
 
 
-def check(store: Store) -> CheckReport:
-    """Check a whole store. Raises ClosedError, StorageError; damage is in the report."""
+def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
+    """Check a whole store. `progress` is told of threads. Raises ClosedError, StorageError; damage is in the report."""
     tally = Tally()
     with store.log.storage.read() as tx:
         named, queued = _check_store_rows(tx, tally)
         tally.queued_threads = len(queued)
+        total = len(named)
         for number in _thread_numbers(tx, tally):
             if number in named and number in queued:
                 tally.problem(f"thread {named[number]!r}", "it is named, and queued to be removed")
             if number in named:
+                if progress is not None:
+                    progress(tally.threads, total)
                 tally.threads += 1
                 try:
                     ThreadCheck(tx, number, named.pop(number), tally).run()

@@ -44,8 +44,8 @@ def compact(
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
     `erase`: no pack may keep a chunk that nothing needs, however much else is in it, and none may be needed only
-    because another was stored as its difference. `level`: zstd's, 1 to 19; lower
-    ones are faster. `progress` counts threads.
+    because another was stored as its difference. `level`: zstd's, 1 to 19; lower ones are faster. `progress` counts
+    threads.
     Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
     """
     store.collect()

@@ -20,41 +20,47 @@ Marked = tuple[set[int], set[int]]
 def mark(view: View) -> Marked:
     """Return the chunks of a thread that are needed. Raises CorruptionError."""
     marked = mark_named(view)
-    for series, needed in enumerate(marked):
-        prefix = keys.chunks(view.thread, series)
-        for key, sealed in view.tx.scan(prefix, keys.end_of(prefix), reverse=True):  # bases have smaller numbers
-            head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
-            for number in sorted(head.based.keys() & needed, reverse=True):
-                needed.update(head.based[number].bases)
+    add_bases(view, marked)
     return marked
 
 
 def mark_named(view: View) -> Marked:
     """Return the chunks that records and writes name, without those that these stand on. Raises CorruptionError."""
     marked: Marked = (set(), set())
-    for channel, spans in _named(view):
+    for channel, spans in named(view):
         needed = marked[rec.series_of(channel)]
         for first, length in spans:
             needed.update(range(first, first + length))
     return marked
 
 
-def _named(view: View) -> Iterator[tuple[int, sp.Spans]]:
+def add_bases(view: View, marked: Marked) -> None:
+    """Mark what the marked chunks stand on. Raises CorruptionError."""
+    for series, needed in enumerate(marked):
+        prefix = keys.chunks(view.thread, series)
+        for key, sealed in view.tx.scan(prefix, keys.end_of(prefix), reverse=True):  # bases have smaller numbers
+            head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            for number in sorted(head.based.keys() & needed, reverse=True):
+                needed.update(head.based[number].bases)
+
+
+def named(view: View) -> Iterator[tuple[int, sp.Spans]]:
     """Iterate over channels and the spans that records and writes name for them."""
     for namespace in rows.load_namespaces(view.tx, view.thread):
         for found in view.record_rows(namespace.number):
             for record in found.row.records:
                 for op in record.ops:
-                    yield from _spans_of(op)
+                    yield from spans_of(op)
             for tasks in found.row.writes.values():
                 for row in tasks.values():
-                    yield from _written(rows.decode_tasks(found.key, row))
+                    yield from written(rows.decode_tasks(found.key, row))
     prefix = keys.all_writes(view.thread)
     for key, sealed in view.tx.scan(prefix, keys.end_of(prefix)):
-        yield from _written(rows.decode_tasks(key, unseal(key, sealed)))
+        yield from written(rows.decode_tasks(key, unseal(key, sealed)))
 
 
-def _spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
+def spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
+    """Iterate over the spans that an op names, each with its channel."""
     match op:
         case rec.Set():
             yield op.channel, op.value.spans
@@ -67,7 +73,8 @@ def _spans_of(op: rec.Op) -> Iterator[tuple[int, sp.Spans]]:
             pass
 
 
-def _written(tasks: rows.Tasks) -> Iterator[tuple[int, sp.Spans]]:
+def written(tasks: rows.Tasks) -> Iterator[tuple[int, sp.Spans]]:
+    """Iterate over the spans that pending writes name, each with its channel."""
     for writes in tasks.values():
         for write in writes.values():
             yield write.channel, write.value.spans

@@ -1,0 +1,39 @@
+"""The arguments and options that commands share."""
+
+from typing import Annotated
+
+import typer
+
+from deltastore.cli.session import Session
+
+
+def _set_debug(context: typer.Context, wanted: bool) -> bool:
+    session = context.find_root().obj
+    if wanted and isinstance(session, Session):
+        session.debug = True
+    return wanted
+
+
+StorePath = Annotated[str, typer.Argument(metavar="PATH", help="The directory of the store.", show_default=False)]
+ThreadName = Annotated[
+    str,
+    typer.Argument(metavar="THREAD", help="A thread, by its name, or as `threads` shows it.", show_default=False),
+]
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="THREAD[@CHECKPOINT]",
+        help="A thread's latest checkpoint, or its one with this id or tag.",
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="The namespace, as of a sub-graph. Without: the root's."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Give one JSON document, for programs.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_set_debug, help="Show where in the program an error came from.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would go, and delete nothing.")]

@@ -1,0 +1,14 @@
+"""Opening the store that a command is about, for its length."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import deltastore
+from deltastore.store import Store
+
+
+@contextmanager
+def open_store(path: str) -> Iterator[Store]:
+    """Open a store that is there; none is ever made. Raises StorePathError naming what was found instead."""
+    with deltastore.open(path, create=False) as store:
+        yield store
