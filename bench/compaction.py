@@ -1,0 +1,134 @@
+"""Measure what is left of a store after compaction, and after retention and compaction.
+
+    python -m bench.compaction                              chat500, agent50, edit200, many
+    python -m bench.compaction chat500 --json compaction    writes bench/results/compaction.json
+
+Recorded calls are replayed on a new store; every checkpoint is hashed before and after. The *floor* is what
+`zstd -19 --long` makes of every distinct message or other leaf of the state that is larger than 100 bytes, once.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+import deltastore
+from bench.machine import describe_machine, distribution_versions
+from bench.recording import SEED, Record, record
+from bench.savers import allocated_bytes
+from bench.size import RESULTS, hash_answers, replay
+from bench.workloads import WORKLOADS
+from deltastore.langgraph import DeltaSaver
+
+DEFAULT = ("chat500", "agent50", "edit200", "many")
+SMALL_LEAF_BYTES = 100
+"""Leaves that are smaller are left out of the floor, as counters and names are."""
+
+
+def measure(name: str, turns: int | None) -> dict[str, Any]:
+    """Return sizes in bytes, and how many checkpoints read otherwise after compaction."""
+    workload = WORKLOADS[name]
+    trace = record(workload, turns or workload.turns)
+    with tempfile.TemporaryDirectory(prefix="deltastore-bench-") as folder:
+        path = Path(folder, "store.ds")
+        with DeltaSaver.from_path(path) as saver:
+            replay(trace, saver)
+            before = hash_answers(trace, saver, name)
+        result: dict[str, Any] = {"checkpoints": len(before), "live_bytes": allocated_bytes(path)}
+        with deltastore.open(path) as store:
+            started = time.perf_counter()
+            deltastore.compact(store)
+            deltastore.shrink(store)
+            result["compact_s"] = round(time.perf_counter() - started, 2)
+        result["compacted_bytes"] = allocated_bytes(path)
+        with DeltaSaver.from_path(path) as saver:
+            after = hash_answers(trace, saver, name)
+        result["differing"] = sum(before[key] != after[key] for key in before)
+        result["floor_bytes"] = floor(leaves_of(trace))
+        with deltastore.open(path) as store:
+            deltastore.maintain(store, deltastore.Retention(keep_last=1), shrink=True)
+        result["latest_bytes"] = allocated_bytes(path)
+        with DeltaSaver.from_path(path) as saver:
+            latest = [saver.get_tuple({"configurable": {"thread_id": info.name}}) for info in saver.threads()]
+            result["latest_floor_bytes"] = floor(
+                leaf for found in latest if found for leaf in _leaves(found.checkpoint["channel_values"])
+            )
+    return result
+
+
+def leaves_of(trace: Record) -> Iterator[Any]:
+    """Iterate over what puts and writes stated, taken apart."""
+    for method, arguments in trace.calls:
+        if method == "put":
+            yield from _leaves(arguments[1]["channel_values"])
+        elif method == "put_writes":
+            for _, value in arguments[1]:
+                yield from _leaves(value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def floor(leaves: Iterator[Any]) -> int:
+    """Return what `zstd -19 --long` makes of the distinct leaves."""
+    serde = JsonPlusSerializer()
+    encoded: dict[bytes, None] = {}
+    seen: set[int] = set()
+    kept: list[Any] = []
+    for leaf in leaves:
+        if id(leaf) in seen:
+            continue
+        seen.add(id(leaf))
+        kept.append(leaf)  # so that no other object gets its id
+        data = serde.dumps_typed(leaf)[1]
+        if len(data) > SMALL_LEAF_BYTES:
+            encoded[data] = None
+    parameters = zstandard.ZstdCompressionParameters.from_level(19, window_log=27, enable_ldm=True)
+    return len(zstandard.ZstdCompressor(compression_params=parameters).compress(b"".join(encoded)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", default=DEFAULT, help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument("--turns", type=int, help="of each workload; its own number by default")
+    parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
+    options = parser.parse_args()
+    found = {name: measure(name, options.turns) for name in options.workloads}
+    for name, result in found.items():
+        compacted, least = result["compacted_bytes"], result["floor_bytes"]
+        print(
+            f"{name}: {result['checkpoints']} checkpoints, live {result['live_bytes'] / 1e6:.2f} MB, "
+            f"compacted {compacted / 1e6:.3f} MB ({compacted / least:.3f} x floor), {result['differing']} differ; "
+            f"latest only {result['latest_bytes'] / 1e6:.3f} MB "
+            f"({result['latest_bytes'] / result['latest_floor_bytes']:.2f} x its floor)"
+        )
+    if options.json:
+        report = {
+            "command": f"python -m bench.compaction {shlex.join(sys.argv[1:])}",
+            "seed": SEED,
+            "machine": describe_machine(),
+            "versions": distribution_versions(),
+            "workloads": found,
+        }
+        (RESULTS / f"{options.json}.json").write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
