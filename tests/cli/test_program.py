@@ -32,7 +32,7 @@ CALLS: dict[str, list[list[str]]] = {
     "diff": [["user-42"], ["user-42@before-deploy", "user-42"], ["user-42", "user-42@before-deploy"]],
     "stats": [["--keep-last", "1"]],
     "check": [[]],
-    "compact": [[]],
+    "compact": [["--shrink", "--level", "3"]],
     "delete": [["user-42", "--dry-run"]],
     "tag": [["user-42"]],
     "copy": [["user-42", "copied"]],
