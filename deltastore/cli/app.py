@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from deltastore.cli import exits
-from deltastore.cli.commands import check, compact, copy, delete, diff, info, log, show, stats, tag, threads
+from deltastore.cli.commands import check, compact, copy, delete, diff, info, log, retain, show, stats, tag, threads
 from deltastore.cli.session import Session
 from deltastore.cli.text import message
 from deltastore.errors import DeltastoreError
@@ -28,6 +28,7 @@ COMMANDS: dict[str, ModuleType] = {
     "diff": diff,
     "stats": stats,
     "check": check,
+    "retain": retain,
     "compact": compact,
     "delete": delete,
     "tag": tag,
