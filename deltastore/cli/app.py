@@ -14,7 +14,23 @@ from typing import Annotated, Any
 import typer
 
 from deltastore.cli import exits
-from deltastore.cli.commands import check, compact, copy, delete, diff, info, log, retain, show, stats, tag, threads
+from deltastore.cli.commands import (
+    backup,
+    check,
+    compact,
+    copy,
+    delete,
+    diff,
+    dump,
+    info,
+    load,
+    log,
+    retain,
+    show,
+    stats,
+    tag,
+    threads,
+)
 from deltastore.cli.session import Session
 from deltastore.cli.text import message
 from deltastore.errors import DeltastoreError
@@ -33,6 +49,9 @@ COMMANDS: dict[str, ModuleType] = {
     "delete": delete,
     "tag": tag,
     "copy": copy,
+    "backup": backup,
+    "dump": dump,
+    "load": load,
 }
 """In the order of the help."""
 

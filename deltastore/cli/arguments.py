@@ -7,6 +7,9 @@ import typer
 from deltastore.cli.session import Session
 from deltastore.upkeep.repacking import DEFAULT_LEVEL
 
+STREAM = "-"
+"""In place of a file's name: standard input or output."""
+
 
 def _set_debug(context: typer.Context, wanted: bool) -> bool:
     session = context.find_root().obj

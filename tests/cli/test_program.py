@@ -41,7 +41,18 @@ CALLS: dict[str, list[list[str]]] = {
     "delete": [["user-42", "--dry-run"]],
     "tag": [["user-42"]],
     "copy": [["user-42", "copied"]],
+    "backup": [["backup.ds"]],
+    "dump": [["new.dump", "user-42"]],
+    "load": [["runs.dump", "--skip-existing"]],
 }
+
+
+@pytest.fixture
+def surroundings(path: Path, branched: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that calls name."""
+    monkeypatch.chdir(tmp_path)
+    with deltastore.open(path) as store:
+        deltastore.dump(store, "runs.dump")
 
 
 def test_every_command_is_called_here_and_has_a_module() -> None:
@@ -97,7 +108,7 @@ def paths(value: Any, keys: set[str], at: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_documents_hold_the_documented_keys(run: Run, branched: dict[str, str], command: str) -> None:
+def test_documents_hold_the_documented_keys(run: Run, surroundings: None, command: str) -> None:
     keys = set(COMMANDS[command].KEYS)
     found: set[str] = set()
     for call in CALLS[command]:
@@ -167,7 +178,7 @@ class TestErrors:
 # --- surroundings
 
 
-def test_nothing_but_text_off_a_terminal(run: Run, branched: dict[str, str]) -> None:
+def test_nothing_but_text_off_a_terminal(run: Run, surroundings: None) -> None:
     for command, calls in CALLS.items():
         for call in calls:
             ran = run(command, *call)
