@@ -37,6 +37,7 @@ CALLS: dict[str, list[list[str]]] = {
         ["user-42", "--keep-last", "1", "--store"],
         ["user-42", "--dry-run"],
     ],
+    "maintain": [["--yes"], ["--yes", "--shrink", "--erase", "--level", "3"], ["--dry-run"]],
     "compact": [["--shrink", "--level", "3"]],
     "delete": [["user-42", "--dry-run"]],
     "tag": [["user-42"]],
@@ -304,6 +305,17 @@ def test_a_terminal_is_asked_before_a_deletion(path: Path, branched: dict[str, s
     assert terminal.end() == 0
     with deltastore.open(path) as store:
         assert len(list(store.threads())) == left
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 2), ("n", 4)])
+def test_a_terminal_is_asked_before_a_sweep(path: Path, branched: dict[str, str], answer: str, left: int) -> None:
+    terminal = Terminal("retain", str(path), "--keep-last", "1", "--keep-forks", "latest")
+    assert "Delete 2 checkpoints of 1 thread? [y/N]" in terminal.read("[y/N] ")
+    os.write(terminal.controller, f"{answer}\n".encode())
+    assert terminal.end() == 0
+    assert ("nothing was deleted" in terminal.shown) == (answer == "n")
+    with deltastore.open(path) as store:
+        assert len(list(store.thread("user-42").history())) == left
 
 
 def test_an_interruption_ends_quietly(path: Path, branched: dict[str, str]) -> None:

@@ -158,6 +158,35 @@ class TestStoredRules:
         assert run("retain", "--show", "--json").document == {"rules": None, "own": []}
 
 
+class TestMaintain:
+    def test_stored_rules_then_compaction_then_the_file(self, run: Run, three: None) -> None:
+        run("retain", "--keep-last", "2", "--store")
+        planned = run("maintain", "--dry-run", "--json").document
+        assert (planned["retention"]["checkpoints"], planned["compact"], planned["shrink"]) == (9, None, None)
+        assert "--yes" in run("maintain", code=2).err
+        assert run("info", "--json").document["checkpoints"] == 15
+        document = run("maintain", "--yes", "--erase", "--shrink", "--json").document
+        assert (document["retention"]["checkpoints"], document["compact"]["threads"]) == (9, 3)
+        assert document["shrink"]["bytes_after"] == run("info", "--json").document["file_bytes"]
+        assert run("stats", "--json").document["garbage_bytes"] == 0
+
+    def test_without_rules_it_compacts_and_asks_nobody(self, run: Run, three: None) -> None:
+        lines = run("maintain").out.splitlines()
+        assert lines[1].startswith("no rules are given")
+        assert lines[2] == "3 threads compacted, 0 chunks dropped"
+        assert run("maintain", "--json").document["shrink"] is None
+
+    def test_it_does_what_the_function_does(self, run: Run, path: Path, three: None, tmp_path: Path) -> None:
+        run("retain", "--keep-last", "2", "--store")
+        run("backup", str(tmp_path / "other.ds"))
+        document = run("maintain", "--yes", "--json").document
+        with deltastore.open(path) as store, deltastore.open(tmp_path / "other.ds") as other:
+            report = deltastore.maintain(other)
+            assert report.retention.checkpoints == document["retention"]["checkpoints"]
+            assert report.compact.rows_after == document["compact"]["rows_after"]
+            assert rows_of(store.log.storage).keys() == rows_of(other.log.storage).keys()
+
+
 class TestQuantities:
     @given(st.integers(0, 10**12), st.sampled_from([1, 10**6, 60 * 10**6, 3600 * 10**6, 86400 * 10**6]))
     def test_an_age_reads_back(self, count: int, unit: int) -> None:

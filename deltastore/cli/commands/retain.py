@@ -13,7 +13,7 @@ from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.sweeping import Applied, Planned
 from deltastore.cli.text import escaped
-from deltastore.errors import CorruptionError, InvalidInputError
+from deltastore.errors import CorruptionError, InvalidInputError, ThreadNotFoundError
 from deltastore.log import listing
 from deltastore.log.retention import KeepForks, Retention
 from deltastore.store import Store
@@ -176,7 +176,7 @@ def command(
                 _set(store, chosen, None if forget else rules)
             _show(session, store, chosen, as_json)
             return
-        done = _sweep(session, store, _Wish(rules, chosen, limit, dry_run, yes))
+        done = sweep(session, store, Wish(rules, chosen, limit, dry_run, yes))
         in_force = rules or store.retention
     document = {"rules": quantities.rules_as_document(in_force), **done.document()}
     session.answer(as_json, document, done.lines(session, detailed=chosen is not None))
@@ -228,7 +228,10 @@ def _show(session: Session, store: Store, threads: Sequence[str] | None, as_json
     own: dict[str, Retention] = {}
     names = (row.name for row in listing.readable_threads(store.log.storage) if isinstance(row, listing.ThreadRow))
     for name in session.counted("reading rules", names if threads is None else threads):
-        found = store.thread(name).retention
+        try:
+            found = store.thread(name).retention
+        except ThreadNotFoundError:  # gone meanwhile
+            continue
         if found is not None:
             own[name] = found
     document = {
@@ -244,8 +247,8 @@ def _show(session: Session, store: Store, threads: Sequence[str] | None, as_json
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What the user asked for."""
+class Wish:
+    """What the user asked for; without rules the stored ones count."""
 
     rules: Retention | None
     threads: Sequence[str] | None
@@ -254,7 +257,7 @@ class _Wish:
     yes: bool
 
 
-def _sweep(session: Session, store: Store, wish: _Wish) -> Planned | Applied:
+def sweep(session: Session, store: Store, wish: Wish) -> Planned | Applied:
     """Plan, ask if anything goes, and apply; with --yes apply at once. The rules count as of the moment of the plan."""
     now = datetime.fromtimestamp(store.log.now_ms() / 1000, UTC)
     if wish.dry_run or not wish.yes:
