@@ -14,7 +14,24 @@ from typing import Annotated, Any
 import typer
 
 from deltastore.cli import exits
-from deltastore.cli.commands import check, compact, copy, delete, diff, info, log, show, stats, tag, threads
+from deltastore.cli.commands import (
+    backup,
+    check,
+    compact,
+    copy,
+    delete,
+    diff,
+    dump,
+    info,
+    load,
+    log,
+    maintain,
+    retain,
+    show,
+    stats,
+    tag,
+    threads,
+)
 from deltastore.cli.session import Session
 from deltastore.cli.text import message
 from deltastore.errors import DeltastoreError
@@ -28,10 +45,15 @@ COMMANDS: dict[str, ModuleType] = {
     "diff": diff,
     "stats": stats,
     "check": check,
+    "retain": retain,
     "compact": compact,
+    "maintain": maintain,
     "delete": delete,
     "tag": tag,
     "copy": copy,
+    "backup": backup,
+    "dump": dump,
+    "load": load,
 }
 """In the order of the help."""
 

@@ -5,6 +5,10 @@ from typing import Annotated
 import typer
 
 from deltastore.cli.session import Session
+from deltastore.upkeep.repacking import DEFAULT_LEVEL
+
+STREAM = "-"
+"""In place of a file's name: standard input or output."""
 
 
 def _set_debug(context: typer.Context, wanted: bool) -> bool:
@@ -37,3 +41,14 @@ Debug = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would go, and delete nothing.")]
+Erase = Annotated[bool, typer.Option("--erase", help="Leave no byte of what nothing needs, whatever it costs.")]
+Shrink = Annotated[
+    bool,
+    typer.Option(
+        "--shrink", help="Then move the store into a file without free space; needs room for it beside the old one."
+    ),
+]
+Level = Annotated[
+    int,
+    typer.Option("--level", min=1, max=19, metavar="N", help=f"zstd's, 1 to {DEFAULT_LEVEL}; lower ones are faster."),
+]

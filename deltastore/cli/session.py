@@ -31,15 +31,19 @@ class Session:
     code: int = 0
     _answer: Callable[[], object] | None = None
 
-    def answer(self, as_json: bool, document: Mapping[str, Any], lines: Iterable[str]) -> None:
-        """Let the run end with the document, or with the lines for people; these are made only if they are wanted."""
+    def answer(self, as_json: bool, document: Mapping[str, Any], lines: Iterable[str], *, aside: bool = False) -> None:
+        """Let the run end with the document, or with the lines for people; these are made only if they are wanted.
+
+        `aside`: standard output is for something else, so they go to standard error.
+        """
+        stream = self.err if aside else self.out
 
         def write() -> None:
             if as_json:
                 # ASCII, so that any surrogate in a name and any encoding of the terminal is all the same
-                self.out.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+                stream.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
             else:
-                self.out.writelines(line + "\n" for line in lines)
+                stream.writelines(line + "\n" for line in lines)
 
         self._answer = write
 

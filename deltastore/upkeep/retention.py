@@ -98,19 +98,27 @@ class RetentionReport:
 
 
 def plan(
-    store: Store, rules: Retention | None = None, *, threads: Sequence[str] | None = None, now: datetime | None = None
+    store: Store,
+    rules: Retention | None = None,
+    *,
+    threads: Sequence[str] | None = None,
+    now: datetime | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> RetentionPlan:
     """Return what `apply` would do at this moment, or at `now`; changes nothing.
 
     `rules` take the place of the store's; a thread's own come first in any case. `threads`: only these; unknown ones
-    are none. Raises InvalidInputError, ClosedError, StorageError.
+    are none. `progress` is as that of `apply`. Raises InvalidInputError, ClosedError, StorageError.
     """
     sweep = _Sweep(store, rules, threads, now)
     found: list[ThreadPlan] = []
-    for name in sweep.names():
+    total = sweep.count() if progress is not None else 0
+    for done, name in enumerate(sweep.names(), 1):
         looked = sweep.look(name)
         if looked is not None:
             found.append(looked)
+        if progress is not None:
+            progress(done, max(total, done))
     return RetentionPlan(tuple(found), tuple(sweep.damaged), sweep.note(len(found)))
 
 

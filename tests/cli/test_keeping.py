@@ -74,6 +74,25 @@ class TestCompact:
         assert run("compact").out.startswith("1 threads compacted, 0 chunks dropped")
         run("compact", "unknown", code=3)
 
+    def test_shrinking_makes_the_file_smaller(self, run: Run, path: Path) -> None:
+        with deltastore.open(path, sync="none") as store:
+            for number in range(300):
+                store.thread(f"t{number % 30}").append({"a": [f"{number} " * 500]})
+            for number in range(1, 30):
+                store.delete(f"t{number}")
+        assert run("compact", "--json").document["shrink"] is None
+        before = run("info", "--json").document["file_bytes"]
+        shrunk = run("compact", "--shrink", "--json").document["shrink"]
+        assert shrunk["bytes_before"] == before
+        assert shrunk["bytes_after"] == run("info", "--json").document["file_bytes"] < before / 2
+        assert "\nfile   " in run("compact", "--shrink").out
+        assert run("info", "--json").document["checkpoints"] == 10
+
+    def test_the_level_is_zstds(self, run: Run, path: Path, branched: dict[str, str]) -> None:
+        assert run("compact", "--level", "1", "--json").document["threads"] == 1
+        for wrong in ("0", "20", "best"):
+            run("compact", "--level", wrong, code=2)
+
 
 class TestDelete:
     def test_a_dry_run_changes_nothing(self, run: Run, path: Path, branched: dict[str, str]) -> None:

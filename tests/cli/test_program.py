@@ -32,11 +32,28 @@ CALLS: dict[str, list[list[str]]] = {
     "diff": [["user-42"], ["user-42@before-deploy", "user-42"], ["user-42", "user-42@before-deploy"]],
     "stats": [["--keep-last", "1"]],
     "check": [[]],
-    "compact": [[]],
+    "retain": [
+        ["--keep-last", "1", "--keep-forks", "latest", "--dry-run"],
+        ["user-42", "--keep-last", "1", "--store"],
+        ["user-42", "--dry-run"],
+    ],
+    "maintain": [["--yes"], ["--yes", "--shrink", "--erase", "--level", "3"], ["--dry-run"]],
+    "compact": [["--shrink", "--level", "3"]],
     "delete": [["user-42", "--dry-run"]],
     "tag": [["user-42"]],
     "copy": [["user-42", "copied"]],
+    "backup": [["backup.ds"]],
+    "dump": [["new.dump", "user-42"]],
+    "load": [["runs.dump", "--skip-existing"]],
 }
+
+
+@pytest.fixture
+def surroundings(path: Path, branched: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that calls name."""
+    monkeypatch.chdir(tmp_path)
+    with deltastore.open(path) as store:
+        deltastore.dump(store, "runs.dump")
 
 
 def test_every_command_is_called_here_and_has_a_module() -> None:
@@ -92,12 +109,12 @@ def paths(value: Any, keys: set[str], at: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_documents_hold_the_documented_keys(run: Run, branched: dict[str, str], command: str) -> None:
+def test_documents_hold_the_documented_keys(run: Run, surroundings: None, command: str) -> None:
     keys = set(COMMANDS[command].KEYS)
     found: set[str] = set()
     for call in CALLS[command]:
         found |= set(paths(run(command, *call, "--json").document, keys))
-    rare = {key for key in keys if key.startswith(("oldest_reader", "problems[]"))}
+    rare = {key for key in keys if key.startswith(("oldest_reader", "problems[]", "damaged[]", "plan[].calls[]"))}
     assert found - keys == set()
     assert keys - rare <= found
 
@@ -162,7 +179,7 @@ class TestErrors:
 # --- surroundings
 
 
-def test_nothing_but_text_off_a_terminal(run: Run, branched: dict[str, str]) -> None:
+def test_nothing_but_text_off_a_terminal(run: Run, surroundings: None) -> None:
     for command, calls in CALLS.items():
         for call in calls:
             ran = run(command, *call)
@@ -288,6 +305,17 @@ def test_a_terminal_is_asked_before_a_deletion(path: Path, branched: dict[str, s
     assert terminal.end() == 0
     with deltastore.open(path) as store:
         assert len(list(store.threads())) == left
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 2), ("n", 4)])
+def test_a_terminal_is_asked_before_a_sweep(path: Path, branched: dict[str, str], answer: str, left: int) -> None:
+    terminal = Terminal("retain", str(path), "--keep-last", "1", "--keep-forks", "latest")
+    assert "Delete 2 checkpoints of 1 thread? [y/N]" in terminal.read("[y/N] ")
+    os.write(terminal.controller, f"{answer}\n".encode())
+    assert terminal.end() == 0
+    assert ("nothing was deleted" in terminal.shown) == (answer == "n")
+    with deltastore.open(path) as store:
+        assert len(list(store.thread("user-42").history())) == left
 
 
 def test_an_interruption_ends_quietly(path: Path, branched: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""`deltastore compact`: rows packed as well as they can be, without what nothing needs."""
+"""`deltastore compact`: rows packed as well as they can be, without what nothing needs; and a smaller file."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -7,13 +7,17 @@ from typing import Annotated
 import typer
 
 from deltastore.cli import places
-from deltastore.cli.arguments import Debug, Json, StorePath
+from deltastore.cli.arguments import Debug, Erase, Json, Level, Shrink, StorePath
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, percent, size
+from deltastore.store import Store
+from deltastore.upkeep import shrinking
 from deltastore.upkeep.compaction import CompactReport, compact
+from deltastore.upkeep.repacking import DEFAULT_LEVEL
+from deltastore.upkeep.shrinking import ShrinkReport
 
-EXAMPLE = "deltastore compact runs.ds"
+EXAMPLE = "deltastore compact runs.ds --shrink"
 KEYS = {
     "threads": "compacted",
     "rows_before": "of these threads",
@@ -22,12 +26,13 @@ KEYS = {
     "bytes_after": "of rows, as stored",
     "chunks_dropped": "that nothing needed",
     "skipped": "threads whose dead chunks stay for the next time, because others wrote to them all the while",
+    "shrink.bytes_before": "of the data file; `shrink` is null without --shrink",
+    "shrink.bytes_after": "of the data file",
 }
 
 Threads = Annotated[
     list[str] | None, typer.Argument(metavar="[THREAD]...", help="Only these threads.", show_default=False)
 ]
-Erase = Annotated[bool, typer.Option("--erase", help="Leave no byte of what nothing needs, whatever it costs.")]
 
 
 def command(
@@ -35,22 +40,33 @@ def command(
     path: StorePath,
     threads: Threads = None,
     erase: Erase = False,
+    shrink: Shrink = False,
+    level: Level = DEFAULT_LEVEL,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Pack rows anew, and remove what deletions left behind. Others may read and write meanwhile.
 
-    Checkpoints read as before. The file keeps its size: its free pages are used again.
+    Checkpoints read as before. The file keeps its size, its free pages are used again, unless --shrink is given.
     """
     session: Session = context.obj
     with open_store(path) as store:
         chosen = [places.find_thread(store, thread) for thread in threads] if threads else None
         with session.progress("compacting threads") as progress:
-            report = compact(store, threads=chosen, erase=erase, progress=progress)
-    session.answer(as_json, asdict(report), _lines(report))
+            report = compact(store, threads=chosen, erase=erase, level=level, progress=progress)
+        shrunk = shrink_file(store, session) if shrink else None
+    document = {**asdict(report), "shrink": None if shrunk is None else asdict(shrunk)}
+    session.answer(as_json, document, [*compact_lines(report), *shrink_lines(shrunk)])
 
 
-def _lines(report: CompactReport) -> Iterator[str]:
+def shrink_file(store: Store, session: Session) -> ShrinkReport:
+    """Move a store into a file without free space, with progress."""
+    with session.progress("moving bytes") as progress:
+        return shrinking.shrink(store, progress=progress)
+
+
+def compact_lines(report: CompactReport) -> Iterator[str]:
+    """Tell people of a compaction."""
     saved = report.bytes_before - report.bytes_after
     yield f"{report.threads} threads compacted, {report.chunks_dropped} chunks dropped"
     yield f"rows   {report.rows_before} before, {report.rows_after} after"
@@ -60,3 +76,13 @@ def _lines(report: CompactReport) -> Iterator[str]:
     )
     for name in report.skipped:
         yield f"skipped, for others wrote to it all the while: {escaped(name)}"
+
+
+def shrink_lines(report: ShrinkReport | None) -> Iterator[str]:
+    """Tell people of a shrinking, if there was one."""
+    if report is not None:
+        saved = report.bytes_before - report.bytes_after
+        yield (
+            f"file   {size(report.bytes_before)} before, {size(report.bytes_after)} after "
+            f"({percent(saved, report.bytes_before)} less)"
+        )

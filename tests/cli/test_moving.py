@@ -1,0 +1,101 @@
+"""backup, dump and load: files, streams, names in use."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import deltastore
+from tests.cli.conftest import Ran
+from tests.raw import rows_of
+
+Run = Callable[..., Ran]
+PROGRAM = [sys.executable, "-m", "deltastore"]
+
+
+class TestBackup:
+    def test_it_is_the_store(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        target = tmp_path / "backup.ds"
+        document = run("backup", str(target), "--json").document
+        with deltastore.open(path) as store, deltastore.open(target) as made:
+            before = rows_of(store.log.storage)
+            assert rows_of(made.log.storage) == before
+            assert document == {"target": str(target), "rows": len(before), "file_bytes": made.info().file_bytes}
+
+    def test_what_is_there_stays(self, run: Run, branched: dict[str, str], tmp_path: Path) -> None:
+        (tmp_path / "notes").mkdir()
+        (tmp_path / "notes" / "mine").write_text("x")
+        run("backup", str(tmp_path / "notes"), code=5)
+        assert [each.name for each in (tmp_path / "notes").iterdir()] == ["mine"]
+
+    def test_no_store(self, run: Run, tmp_path: Path) -> None:
+        run("backup", str(tmp_path / "backup.ds"), code=5)
+        assert not (tmp_path / "backup.ds").exists()
+
+
+class TestDumpAndLoad:
+    def test_there_and_back(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        run("copy", "user-42", "other")
+        file = tmp_path / "runs.dump"
+        document = run("dump", str(file), "--json").document
+        assert document == {"file": str(file), "threads": 2, "checkpoints": 8, "bytes": file.stat().st_size}
+        shown = run("show", "user-42@before-deploy").out
+        path.rename(tmp_path / "old.ds")
+        assert run("load", str(file)).out == "2 threads, 8 checkpoints loaded\n"
+        assert run("show", "user-42@before-deploy").out == shown
+
+    def test_some_threads(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        run("copy", "user-42", "other")
+        assert run("dump", str(tmp_path / "one"), "other", "--json").document["threads"] == 1
+        run("delete", "other", "--yes")
+        run("load", str(tmp_path / "one"))
+        assert {each["name"] for each in run("threads", "--json").document["threads"]} == {"user-42", "other"}
+        run("dump", str(tmp_path / "two"), "nobody", code=3)
+        assert not (tmp_path / "two").exists()
+
+    def test_names_in_use(self, run: Run, branched: dict[str, str], tmp_path: Path) -> None:
+        file = str(tmp_path / "runs.dump")
+        run("dump", file)
+        assert "'user-42'" in run("load", file, code=4).err
+        document = run("load", file, "--skip-existing", "--json").document
+        assert document == {"threads": 0, "skipped": 1, "checkpoints": 0}
+        assert "1 left out" in run("load", file, "--skip-existing").out
+
+    def test_files_that_are_wrong(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        file = tmp_path / "runs.dump"
+        run("dump", str(file))
+        run("dump", str(file), code=2)  # it is there
+        run("delete", "user-42", "--yes")
+        file.write_bytes(file.read_bytes()[:-60])
+        assert run("load", str(file), code=7).err.count("\n") == 1
+        file.write_bytes(b"no dump at all, but a text")
+        run("load", str(file), code=6)
+        run("load", str(tmp_path), code=2)
+
+    def test_a_name_mistyped_makes_no_store(self, run: Run, path: Path, tmp_path: Path) -> None:
+        run("load", str(tmp_path / "nothing"), code=2)
+        assert not path.exists()
+
+    def test_streams(self, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        dumped = subprocess.run([*PROGRAM, "dump", str(path), "-"], capture_output=True, check=True)
+        with deltastore.open(path) as store:
+            deltastore.dump(store, tmp_path / "file")
+        assert dumped.stdout == (tmp_path / "file").read_bytes()
+        assert dumped.stderr.startswith(b"1 threads, 4 checkpoints dumped to standard output")
+        loaded = subprocess.run(
+            [*PROGRAM, "load", str(tmp_path / "new.ds"), "-"], input=dumped.stdout, capture_output=True, check=True
+        )
+        assert loaded.stdout == b"1 threads, 4 checkpoints loaded\n"
+        assert loaded.stderr == b""
+
+    def test_a_reader_that_stops(self, path: Path, tmp_path: Path) -> None:
+        with deltastore.open(path, sync="none") as store:
+            for number in range(100):
+                store.thread(f"t{number}").append({"n": os.urandom(10_000)})  # more than a pipe holds
+        script = '"$@" | head -c 10 >/dev/null; echo "${PIPESTATUS[0]}"'
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", *PROGRAM, "dump", str(path), "-"], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+        assert done.stdout == "141\n"
