@@ -77,6 +77,9 @@ class _CountingReads:
         self._rows.update(_kind(lower) for lower, _ in ranges)
         return self._tx.seek_many(ranges)
 
+    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        return self._tx.measure(lower, upper)  # reads no row
+
     def scan(self, lower: bytes, upper: bytes, *, reverse: bool = False) -> Iterator[Any]:
         self._rows[_kind(lower)] += 1  # finding the place costs as much as a row
         for row in self._tx.scan(lower, upper, reverse=reverse):

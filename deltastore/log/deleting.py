@@ -85,7 +85,7 @@ def choose(tx: ReadTransaction, name: str, chooser: choosing.Choose) -> Chosen |
     return None if found is None else Chosen(found[0], found[1].changes, chooser(View(tx, found[0], name)))
 
 
-def delete(tx: WriteTransaction, name: str, chooser: choosing.Choose, chosen: Chosen | None) -> Outcome:
+def delete(tx: WriteTransaction, name: str, chooser: choosing.Choose, chosen: Chosen | None = None) -> Outcome:
     """Delete what is chosen of a thread, in all its LangGraph namespaces; an unknown thread is none.
 
     `chosen` spares choosing anew, under everybody's eyes, where the thread is still as it was then.
