@@ -277,6 +277,8 @@ class GraphMachine(StoreMachine):
             versions[channel] = f"{self.serial:04}.{channel}"
             values_[channel] = value
         taken = {channel for _, (channel, _, _) in self.graph_writes.get((name, space, parent_id or ""), {}).items()}
+        # writes on a checkpoint that has children would be theirs too: a graph puts a fork in between, in full
+        superseded = stored and any(entry["parent"] == parent_id for entry in known.values())
         after = dict(before)
         for channel, spec in DELTA.items():
             if not writes[channel] and channel not in taken:
@@ -288,7 +290,7 @@ class GraphMachine(StoreMachine):
             versions[channel] = f"{self.serial:04}.{channel}"
             values_.pop(channel, None)
             # a parent whose writes another child took up can't tell whose they are: the channel is stated in full
-            forced = channel in taken if stored else parent_id is None
+            forced = superseded or channel in taken if stored else parent_id is None
             if forced or self.serial % SNAPSHOT_EVERY == 0:
                 values_[channel] = _DeltaSnapshot(after.setdefault(channel, spec.typ()))
                 lost.discard(channel)
