@@ -34,14 +34,14 @@ def make(path: Path) -> None:
         saver = DeltaSaver(store)
         set_clock(store, 100)
         store.thread("idle").append({"messages": ["old"]})
-        _calls(saver, "idle calls")
+        _calls(saver, "idle calls", "123")
         set_clock(store, 10)
         _native(store)
         _calls(saver, "calls")
-        graph = agent(saver, steps=2, frequency=4)
+        graph = agent(saver, steps=1, frequency=4)
         for name in GRAPHS:
-            runs(graph, name, range(3))
-            forked = list(graph.get_state_history(config(name)))[4]
+            runs(graph, name, range(3 if name == "g" else 2))
+            forked = list(graph.get_state_history(config(name)))[3]
             graph.update_state(forked.config, said(9), as_node="work")
             saver.tag(forked.config, "kept")
         saver.delete_for_runs(["g-1"])
@@ -51,8 +51,8 @@ def make(path: Path) -> None:
 
 def _native(store: Store) -> None:
     thread = store.thread("n")
-    made = [thread.append({"messages": [f"{n} " * 20], "n": n}) for n in range(9)]
-    for checkpoint in made[2:7:2]:
+    made = [thread.append({"messages": [f"{n} " * 20], "n": n}) for n in range(7)]
+    for checkpoint in made[2:5:2]:
         thread.put_writes(checkpoint, {"messages": ["pending"]}, task=f"task {checkpoint.id}")
     fork = thread.append({"messages": ["branch"]}, at=made[3])
     thread.put_writes(fork, {"messages": ["waits"]})
@@ -61,19 +61,19 @@ def _native(store: Store) -> None:
     thread.tag("kept", made[4])
 
 
-def _calls(saver: DeltaSaver, name: str) -> None:
-    """Put a line with a fork, a call at three of its checkpoints, one of them tagged in, and writes without one."""
+def _calls(saver: DeltaSaver, name: str, ids: str = "12345") -> None:
+    """Put a line with a fork, a call at two of its checkpoints, one of them tagged in, and writes without one."""
     parent = None
-    for id_ in "1234567":
+    for id_ in ids:
         put(saver, id_, parent, thread=name, run=f"{name} {int(id_) // 3}", value=f"value {id_}")
         say(saver, id_, f"said {id_}", thread=name)
         parent = id_
-        if id_ in "135":
+        if id_ in "13":
             for inner in "ab":
                 put(saver, inner, "a" if inner == "b" else None, thread=name, ns=f"sub:{id_}", root=id_, value=inner)
                 say(saver, inner, f"said {inner}", thread=name, ns=f"sub:{id_}")
     put(saver, "2x", "2", thread=name, run=f"{name} fork")
-    put(saver, "8", "7", thread=name, run=f"{name} 2")
+    put(saver, "6", parent, thread=name, run=f"{name} 2")
     saver.tag(config(name, "a", "sub:3"), "kept")
     say(saver, "99", "stray", thread=name)
     say(saver, "98", "stray", thread=name, ns="lonely")

@@ -1,7 +1,9 @@
 """kill -9 at every call that retention, deletions of runs, pruning and maintenance make: test_stopping's, for them.
 
 These change what a store holds, each thread in one transaction: after a kill each thread is wholly as it was or wholly
-as an operation leaves it that nobody kills, and running it again ends as that one did.
+as an operation leaves it that nobody kills, and running it again ends as that one did. Maintenance is retention,
+compaction and shrinking, which are each killed at every call that writes; by default it is killed where a transaction
+begins or ends, at calls of the file system, and at each 25th other call.
 """
 
 import shutil
@@ -18,8 +20,9 @@ from deltastore.langgraph import DeltaSaver
 from tests.langgraph.deleting import agent
 from tests.raw import rows_of
 from tests.upkeep.many_threads import GRAPHS, RULES, Told, make, set_clock, told
-from tests.upkeep.stopping import Operation, calls_of, killed_at, places
+from tests.upkeep.stopping import FILE_CALLS, Operation, calls_of, killed_at, places
 
+BOUNDARIES = {"write begin", "commit", "sync", *FILE_CALLS}
 RUNS = ["g-0", "g-2", "h-1", "calls 1", "calls fork", "idle calls 0"]
 
 
@@ -38,7 +41,7 @@ def through_saver(work: Callable[[DeltaSaver], object]) -> Operation:
 def erasing(work: Callable[..., object], *what: Any) -> Operation:
     def operation(store: Store) -> None:
         saver = DeltaSaver(store)
-        work(saver, *what, erase=True, graph=agent(saver, steps=2, frequency=4))
+        work(saver, *what, erase=True, graph=agent(saver, steps=1, frequency=4))
 
     return operation
 
@@ -71,7 +74,7 @@ def test_killed_anywhere_each_thread_is_as_before_or_as_after(
     name: str, original: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     operation, changing = OPERATIONS[name]
-    operation, every = partial(at_now, operation), 5 if request.config.getoption("--profile") == "quick" else 1
+    operation, quick = partial(at_now, operation), request.config.getoption("--profile") == "quick"
     path = tmp_path / "store.ds"
     shutil.copytree(original, path)
     with deltastore.open(path, sync="none") as store:
@@ -81,9 +84,12 @@ def test_killed_anywhere_each_thread_is_as_before_or_as_after(
     shutil.rmtree(path)
     assert {thread for thread in before if before[thread] != after.get(thread)} == changing
     calls = calls_of(original, operation)
+    numbers = places(calls, 5 if quick else 1)
+    if quick and name == "maintain":
+        numbers = [number for number, call in enumerate(calls, 1) if call in BOUNDARIES or number % 25 == 0]
     seen: set[object] = set()
     done: set[frozenset[str]] = set()
-    for number in places(calls, every):
+    for number in numbers:
         shutil.copytree(original, path)
         assert killed_at(path, operation, number) == -9, (number, calls[number - 1])
         files = sorted(str(found.relative_to(path)) for found in path.rglob("*"))
@@ -102,7 +108,7 @@ def test_killed_anywhere_each_thread_is_as_before_or_as_after(
                 else:
                     assert rows_of(store.log.storage) == rows_after
         shutil.rmtree(path)
-    print(f"{name}: {len(calls)} calls, {len(places(calls, every))} kills, {len(seen)} states, {len(done)} outcomes")
+    print(f"{name}: {len(calls)} calls, {len(numbers)} kills, {len(seen)} states, {len(done)} outcomes")
     assert len(done) >= len(changing)  # the last thread's commit may be the last call
 
 
