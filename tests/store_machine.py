@@ -92,9 +92,14 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def run(
-    machine: type[StoreMachine], kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    machine: type[StoreMachine],
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    share: float = 0.5,
 ) -> None:
-    """Run a machine on one storage, for its half of the profile's steps."""
+    """Run a machine on one storage, for its share of the profile's steps: half of them, for there are two storages."""
     # small packs, so that a few dozen steps make many, and change what is in them
     monkeypatch.setattr(policy, "MIN_LOOSE_ROWS", 4)
     monkeypatch.setattr(policy, "MIN_LOOSE_BYTES", 20_000)
@@ -102,7 +107,7 @@ def run(
     monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
     monkeypatch.setattr(repacking, "MAX_PACK_BYTES", 60_000)
     monkeypatch.setattr(repacking, "MAX_PACK_RECORDS", 20)
-    steps = MACHINE_STEPS[request.config.getoption("--profile")] // 2
+    steps = int(MACHINE_STEPS[request.config.getoption("--profile")] * share)
     run_state_machine_as_test(
         type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),
         settings=settings(

@@ -99,4 +99,4 @@ class MovingGraph(Moving, GraphMachine):
 def test_a_moved_store_goes_on(
     machine: type[StoreMachine], kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(machine, kind, request, monkeypatch)
+    run(machine, kind, request, monkeypatch, share=0.15)  # its steps are long ones
