@@ -8,11 +8,11 @@ durably; until then it stands under one that no store goes by, and is never open
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from deltastore.errors import InvalidInputError, StorageError, StorePathError
 from deltastore.storage import directory, environment
@@ -22,6 +22,8 @@ from deltastore.storage.port import Row
 
 if TYPE_CHECKING:
     from deltastore.storage.engine import Transaction
+
+T = TypeVar("T")
 
 UNFINISHED = ".filling"
 """What the name of an environment that is being filled ends with."""
@@ -133,7 +135,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-class Turn:
+class _Turn:
     """A write transaction, as the gate of its environment and a fork know it."""
 
     def __init__(self) -> None:
@@ -146,21 +148,28 @@ class Turn:
 
 
 def _append(shared: SharedEnvironment, batch: list[Row]) -> None:
-    """Append rows in one transaction, again where the map had to grow."""
-    turn = Turn()
+    def append(txn: "Transaction") -> None:
+        _, added = txn.cursor().putmulti(batch, append=True)
+        if added != len(batch):
+            raise InvalidInputError(f"rows for {shared.location} aren't in ascending order of their keys")
+
+    write(shared, append)
+
+
+def write(shared: SharedEnvironment, work: Callable[["Transaction"], T]) -> T:
+    """Do work in one write transaction of an environment, again where the map had to grow; return what it gives."""
+    turn = _Turn()
     while True:
         seen_bytes = shared.map_bytes
         shared.live[turn] = get_ident()
         try:
             turn.txn = shared.env.begin(write=True)
-            _, added = turn.txn.cursor().putmulti(batch, append=True)
-            if added != len(batch):
-                raise InvalidInputError(f"rows for {shared.location} aren't in ascending order of their keys")
+            outcome = work(turn.txn)
             turn.txn.commit()
         except MapFullError:
             pass
         else:
-            return
+            return outcome
         finally:
             if turn.txn is not None:
                 with contextlib.suppress(EngineError):

@@ -10,14 +10,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from threading import get_ident
 from typing import TYPE_CHECKING
 
 from deltastore.errors import ConflictError, StorageError
 from deltastore.storage import directory, environment
-from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os
+from deltastore.storage.engine import EngineError, translate, translate_os
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.filling import UNFINISHED, Filled, Turn, fill
+from deltastore.storage.filling import UNFINISHED, Filled, fill, write
 from deltastore.storage.lmdb import LmdbStorage
 from deltastore.storage.port import Row
 from deltastore.storage.transaction import LmdbWriteTransaction
@@ -49,7 +48,7 @@ class Move:
         Not durable before `take_over`. Raises StorageError, StoreFullError.
         """
         with self._open() as shared:
-            return _amend(shared, lower, upper, rows)
+            return write(shared, lambda txn: _amend(txn, lower, upper, rows()))
 
     def take_over(self, tx: LmdbWriteTransaction) -> None:
         """Let the next environment take over when this transaction of the old one commits: it must hold all rows now.
@@ -142,29 +141,7 @@ def _lock(descriptor: int, root: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
 
 
-def _amend(shared: SharedEnvironment, lower: bytes, upper: bytes, rows: Rows) -> int:
-    turn = Turn()
-    while True:
-        seen_bytes = shared.map_bytes
-        shared.live[turn] = get_ident()
-        try:
-            turn.txn = shared.env.begin(write=True)
-            changed = _amend_in(turn.txn, lower, upper, rows())
-            turn.txn.commit()
-        except MapFullError:
-            pass
-        else:
-            return changed
-        finally:
-            if turn.txn is not None:
-                with contextlib.suppress(EngineError):
-                    turn.txn.abort()
-                turn.txn = None
-            shared.leave(turn)
-        shared.enlarge(seen_bytes)
-
-
-def _amend_in(txn: "Transaction", lower: bytes, upper: bytes, rows: Iterable[Row]) -> int:
+def _amend(txn: "Transaction", lower: bytes, upper: bytes, rows: Iterable[Row]) -> int:
     wanted = dict(rows)
     held = txn.cursor()
     gone: list[bytes] = []

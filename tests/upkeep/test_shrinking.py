@@ -384,7 +384,7 @@ def test_only_what_changed_is_written_while_others_wait(path: Path, monkeypatch:
             store.thread(f"t{number}").append({"m": [os.urandom(5000).hex()]})
         batches: list[int] = []
         amended: list[tuple[bool, int]] = []
-        append, amend, write = filling._append, moving._amend_in, store.log.storage.write
+        append, amend, write = filling._append, moving._amend, store.log.storage.write
         inside: list[object] = []
 
         def begun(*arguments: Any) -> Any:
@@ -405,7 +405,7 @@ def test_only_what_changed_is_written_while_others_wait(path: Path, monkeypatch:
                 inside.clear()
 
         monkeypatch.setattr(filling, "_append", batch)
-        monkeypatch.setattr(moving, "_amend_in", noted)
+        monkeypatch.setattr(moving, "_amend", noted)
         monkeypatch.setattr(store.log.storage, "write", begun)
         shrink(store, progress=meddle)
         assert max(batches) <= 20
