@@ -134,7 +134,8 @@ class ReadingSaver(SaverBase):
         for thread_id, thread in self._threads(config):
             if left == 0:
                 return
-            entries = (entry for entry in self._entries(config, thread, limit_id) if self._matches(entry, wanted))
+            first = PAGE if left is None or wanted else min(left, PAGE)
+            entries = (e for e in self._entries(config, thread, limit_id, first) if self._matches(e, wanted))
             # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
             size = 1 if left is None else min(left, PAGE)
             while page := list(islice(entries, size if left is None else min(size, left))):
@@ -210,8 +211,8 @@ class ReadingSaver(SaverBase):
         else:
             yield from ((row.name, row.name) for row in self._log.all_threads())
 
-    def _entries(self, config: RunnableConfig | None, thread: str, before: str | None) -> Iterator[Entry]:
-        """Iterate over a thread's checkpoints, namespaces merged by id."""
+    def _entries(self, config: RunnableConfig | None, thread: str, before: str | None, first: int) -> Iterator[Entry]:
+        """Iterate over a thread's checkpoints, namespaces merged by id; `first` of each are looked up at once."""
         namespace = config["configurable"].get("checkpoint_ns") if config else None
         namespaces = self._log.namespaces(thread, rows.LANGGRAPH) if namespace is None else [namespace]
         id_ = id_of(config) if config else None
@@ -219,10 +220,11 @@ class ReadingSaver(SaverBase):
             found = [self._log.entry(thread, name, id_) for name in namespaces]
             yield from (entry for entry in found if entry is not None and (before is None or entry.id < before))
             return
-        streams = [self._down(thread, name, before) for name in namespaces]
+        streams = [self._down(thread, name, before, first) for name in namespaces]
         yield from streams[0] if len(streams) == 1 else merge(*streams, key=lambda entry: entry.id, reverse=True)
 
-    def _down(self, thread: str, namespace: str, before: str | None) -> Iterator[Entry]:
-        while page := self._log.page(thread, namespace, before, PAGE):
+    def _down(self, thread: str, namespace: str, before: str | None, first: int) -> Iterator[Entry]:
+        size = first
+        while page := self._log.page(thread, namespace, before, size):
             yield from page
-            before = page[-1].id
+            before, size = page[-1].id, PAGE
