@@ -44,7 +44,8 @@ class KeepingSaver(ReadingSaver):
         checkpoints' delta channels needs stays, hidden; with `erase` nothing stays, and `graph`, which wrote the
         threads, folds what would be lacking. Reads the metadata of all checkpoints of the store.
 
-        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError.
+        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError, and
+        CheckpointNotFoundError where a history that would have to be folded is lost already.
         """
         runs = frozenset(map(run_name, several(run_ids, "run_ids")))
         if not runs:
@@ -87,7 +88,8 @@ class KeepingSaver(ReadingSaver):
         call's namespace goes with the root checkpoint it started from. What the history of kept delta channels needs
         stays, hidden; with `erase` nothing stays, and `graph`, which wrote the threads, folds what would be lacking.
 
-        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError.
+        Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError, and
+        CheckpointNotFoundError where a history that would have to be folded is lost already.
         """
         threads = [thread_name(thread_id) for thread_id in several(thread_ids, "thread_ids")]
         if strategy not in ("keep_latest", "delete"):

@@ -56,8 +56,7 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
         apply_choice(tx, view, header, choosing.these({namespace_name: {ulid}})(view))
         return
     removing.hide_or_remove(tx, view, header, namespace, ulid, hide=False)
-    prefix = keys.writes(thread, namespace.number, keys.encode_id(id_))
-    tx.delete_range(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+    tx.delete_range(*keys.writes_of(thread, namespace.number, keys.encode_id(id_)))
     tagging.remove(tx, thread, namespace.number, (id_,))
     namespace.count -= 1
     header.checkpoints -= 1
@@ -86,7 +85,7 @@ def choose(tx: ReadTransaction, name: str, chooser: choosing.Choose) -> Chosen |
 
 
 def delete(tx: WriteTransaction, name: str, chooser: choosing.Choose, chosen: Chosen | None = None) -> Outcome:
-    """Delete what is chosen of a thread, in all its LangGraph namespaces; an unknown thread is none.
+    """Delete what is chosen of a thread, in all its namespaces; an unknown thread is none.
 
     `chosen` spares choosing anew, under everybody's eyes, where the thread is still as it was then.
     """

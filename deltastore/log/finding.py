@@ -142,8 +142,7 @@ def tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
 def loose_tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
     """Return the pending writes of a checkpoint id that stand in rows of their own."""
     loose: rows.Tasks = {}
-    prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
-    for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+    for key, sealed in view.tx.scan(*keys.writes_of(view.thread, namespace.number, keys.encode_id(id_))):
         loose |= rows.decode_tasks(key, unseal(key, sealed))
     return loose
 

@@ -140,6 +140,12 @@ def writes(number: int, namespace: int, id_: bytes) -> bytes:
     return thread(number) + b"w" + namespace.to_bytes(NAMESPACE_BYTES, "big") + bytes((len(id_),)) + id_
 
 
+def writes_of(number: int, namespace: int, id_: bytes) -> tuple[bytes, bytes]:
+    """The range of a checkpoint's write rows, one for each hash of a task: first key, and the first one after all."""
+    prefix = writes(number, namespace, id_)
+    return prefix, prefix + b"\xff" * (HASH_BYTES + 1)
+
+
 def all_writes(number: int) -> bytes:
     """The prefix of a thread's write rows."""
     return thread(number) + b"w"

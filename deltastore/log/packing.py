@@ -138,8 +138,7 @@ def pack_records(view: View, namespace: rows.Namespace, run: Sequence[FoundRow])
         id_packs = 1 - sum(found.row.packed and bool(_visible_ids(found)) for found in run)
     writes = {id_: dict(tasks) for found in run for id_, tasks in found.row.writes.items()}
     for id_ in visible:
-        prefix = keys.writes(view.thread, namespace.number, keys.encode_id(id_))
-        for key, sealed in view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+        for key, sealed in view.tx.scan(*keys.writes_of(view.thread, namespace.number, keys.encode_id(id_))):
             replaced.append((key, sealed))
             row, packed = unseal(key, sealed), writes.setdefault(id_, {})
             hashed = key[-keys.HASH_BYTES :]

@@ -103,8 +103,7 @@ def apply(tx: WriteTransaction, view: View, header: rows.Header, plan: surviving
     for id_ in plan.visible:
         encoded = keys.encode_id(id_)
         tx.delete(keys.by_id(view.thread, namespace.number, encoded))
-        prefix = keys.writes(view.thread, namespace.number, encoded)
-        tx.delete_range(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+        tx.delete_range(*keys.writes_of(view.thread, namespace.number, encoded))
     for run in plan.remnants:
         packed = recordrow.RecordRow(
             True,

@@ -232,8 +232,7 @@ class _ThreadDump:
             for task, row in found.row.writes.get(record.id if record.is_remnant else id_, {}).items():
                 packed |= rows.decode_tasks(task, row)
         if not record.is_hidden:
-            prefix = keys.writes(self.number, namespace.number, keys.encode_id(id_))
-            for key, sealed in self.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1)):
+            for key, sealed in self.tx.scan(*keys.writes_of(self.number, namespace.number, keys.encode_id(id_))):
                 loose |= rows.decode_tasks(key, unseal(key, sealed))
         tasks = self._tasks(rows.merge_tasks(packed, loose))
         return [ulid, rec.fields_of(self.numbers.record(record)), tasks]

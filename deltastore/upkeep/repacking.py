@@ -284,8 +284,8 @@ def _plain_bytes(view: View, namespace: rows.Namespace, found: FoundRow) -> tupl
     """Return what a row's records and their writes weigh, and whether any of these stand in rows of their own."""
     loose = 0
     for ulid, record in zip(found.row.ulids, found.row.records, strict=True):
-        prefix = keys.writes(view.thread, namespace.number, keys.encode_id(record.id or ulids.to_text(ulid)))
-        found_rows = () if record.is_hidden else view.tx.scan(prefix, prefix + b"\xff" * (keys.HASH_BYTES + 1))
+        span = keys.writes_of(view.thread, namespace.number, keys.encode_id(record.id or ulids.to_text(ulid)))
+        found_rows = () if record.is_hidden else view.tx.scan(*span)
         loose += sum(len(sealed) - SEAL_BYTES for _, sealed in found_rows)
     records = sum(len(ormsgpack.packb(rec.fields_of(record))) for record in found.row.records)
     packed = sum(len(row) for tasks in found.row.writes.values() for row in tasks.values())
