@@ -3,6 +3,7 @@
 Imports errors only. The invariant: malformed bytes raise ChecksumError, whatever they are.
 """
 
+import hashlib
 import threading
 
 import xxhash
@@ -10,7 +11,7 @@ import zstandard
 
 from deltastore.errors import ChecksumError, EncodeError
 
-SEAL_BYTES = 8
+SEAL_BYTES, HASH_BYTES = 8, 12
 MAX_VARINT_BYTES = 10
 MAX_PLAIN_BYTES = 1 << 31
 """What one compressed part may grow to, in bytes: a damaged size must not ask for all memory."""
@@ -114,6 +115,11 @@ def _checksum(key: bytes, value: bytes) -> bytes:
     digest = xxhash.xxh3_64(key)
     digest.update(value)
     return digest.digest()
+
+
+def name_hash(name: bytes) -> bytes:
+    """Return what stands for a name in keys; rows compare names in full."""
+    return hashlib.blake2b(name, digest_size=HASH_BYTES).digest()
 
 
 def compress(data: bytes, level: int) -> bytes:

@@ -269,6 +269,14 @@ def _parse_seed(fields: Any) -> tuple[int, int]:
     raise ChecksumError("malformed record: a seed that is no channel and distance")
 
 
+def unpackb(data: bytes) -> Any:
+    """Parse msgpack. Raises ChecksumError."""
+    try:
+        return ormsgpack.unpackb(data)
+    except ValueError as error:
+        raise ChecksumError(f"malformed record: {error}") from error
+
+
 def pack_id(text: str | None) -> bytes | str | None:
     """Return an id in its shortest stored form: 16 bytes for a UUID in canonical text."""
     if text is not None and len(text) == 36:
@@ -290,3 +298,21 @@ def unpack_id(stored: Any) -> str | None:
     if stored is None or isinstance(stored, str):
         return stored
     raise ChecksumError(f"malformed id: {type(stored).__name__}")
+
+
+def pack_task(task: bytes) -> Any:
+    """Return a task's name in its shortest stored form: 16 bytes for a UUID in canonical text."""
+    try:
+        return pack_id(task.decode())
+    except UnicodeDecodeError:  # it holds surrogates
+        return [task]
+
+
+def unpack_task(stored: Any) -> bytes:
+    """Undo `pack_task`. Raises ChecksumError."""
+    match stored:
+        case [bytes(task)]:
+            return task
+        case bytes() | str():
+            return (unpack_id(stored) or "").encode()
+    raise ChecksumError(f"malformed task of type {type(stored).__name__}")

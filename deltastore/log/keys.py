@@ -1,16 +1,16 @@
 """Where each row stands in the one ordered key space: thread first, then kind.
 
-Pure; imports nothing of the project but limits. The invariant: names of any length and content never appear in a key,
+Pure; imports limits and the hash of names. The invariant: names of any length and content never appear in a key,
 except the caller's checkpoint ids, which are limited.
 """
 
-import hashlib
-
+from deltastore.codec import primitives
 from deltastore.codec.records import SERIES
 from deltastore.errors import ChecksumError, InvalidIdError
 from deltastore.ulid import ULID_BYTES
 
-THREAD_BYTES, NAMESPACE_BYTES, NUMBER_BYTES, HASH_BYTES = 6, 3, 6, 12
+THREAD_BYTES, NAMESPACE_BYTES, NUMBER_BYTES, HASH_BYTES = 6, 3, 6, primitives.HASH_BYTES
+name_hash = primitives.name_hash
 MAX_ID_BYTES = 255
 """A caller's checkpoint id, in bytes of UTF-8: it stands in keys, whose length one byte tells."""
 MAX_NAME_BYTES = 65_536
@@ -58,11 +58,6 @@ def encode_id(id_: str) -> bytes:
     if not 1 <= len(data) <= MAX_ID_BYTES:
         raise InvalidIdError(f"a checkpoint id of {len(data)} bytes; expected 1 to {MAX_ID_BYTES}")
     return data
-
-
-def name_hash(name: bytes) -> bytes:
-    """Return what stands for a name in keys; rows compare names in full."""
-    return hashlib.blake2b(name, digest_size=HASH_BYTES).digest()
 
 
 def of_name(kind: bytes, name: bytes) -> bytes:

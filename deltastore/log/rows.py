@@ -11,7 +11,7 @@ import ormsgpack
 
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import pack, seal, unpack, unseal
-from deltastore.codec.records import KINDS, SERIES, Value, pack_id, unpack_id
+from deltastore.codec.records import KINDS, SERIES, Value, pack_id, pack_task, unpack_id, unpack_task
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -257,7 +257,7 @@ def fields_of_tasks(tasks: Tasks) -> list[Any]:
     """Return the stored fields of writes, spans counted from 0."""
     return [
         [
-            keys.encode_name(task),
+            pack_task(keys.encode_name(task)),
             [
                 [
                     write.idx,
@@ -288,9 +288,9 @@ def parse_tasks(key: bytes, found: Any) -> Tasks:
 
 def _decode_task(key: bytes, fields: Any) -> tuple[str, dict[int, StoredWrite]]:
     match fields:
-        case [bytes(task), list(writes)]:
+        case [task, list(writes)]:
             made = [_decode_write(key, write) for write in writes]
-            return keys.decode_name(task), {write.idx: write for write in made}
+            return keys.decode_name(unpack_task(task)), {write.idx: write for write in made}
     raise ChecksumError(f"row {key.hex()} is no write row")
 
 

@@ -13,7 +13,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import recordrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
-from deltastore.codec.primitives import unpack
+from deltastore.codec.primitives import name_hash, unpack
 from deltastore.codec.recordrow import RecordRow
 from deltastore.codec.records import Drop, Fold, Patch, Record, Set, Value
 from deltastore.errors import ChecksumError, EncodeError
@@ -55,11 +55,27 @@ RECORDS = st.builds(
 LAST = b"\xff" * 16
 
 
+TASKS = st.one_of(st.text(), UUIDS, st.text(st.characters(exclude_categories=())))
+
+
+def write_rows(tasks: dict[str, bytes]) -> dict[bytes, bytes]:
+    """Return a plain write row for each task, by its hash."""
+    out: dict[bytes, bytes] = {}
+    for task, rest in tasks.items():
+        name = task.encode("utf-8", "surrogatepass")
+        out[name_hash(name)] = b"\0" + ormsgpack.packb([[rec.pack_task(name), [rest]]])
+    return out
+
+
 @st.composite
 def packs(draw: st.DrawFn) -> RecordRow:
     records = draw(st.lists(RECORDS, min_size=2, max_size=3))
     members = draw(st.sets(ULIDS, min_size=len(records), max_size=len(records)))
-    tasks = st.dictionaries(st.binary(min_size=12, max_size=12), st.binary(), max_size=2)
+    tasks = st.dictionaries(TASKS, st.binary(), max_size=2).map(write_rows)
+    for place in range(1, len(records)):  # as most are
+        if draw(st.booleans()):
+            parent = draw(st.integers(0, place - 1))
+            records[place] = replace(records[place], parent=sorted(members)[parent], parent_id=records[parent].id)
     return RecordRow(True, tuple(sorted(members)), tuple(records), draw(st.dictionaries(IDS, tasks, max_size=3)))
 
 
@@ -231,15 +247,32 @@ class TestDamage:
         odd = with_odd(data, ormsgpack.unpackb(unpack(encoded[2:])))
         decodes_or_is_damaged(encoded[:2] + b"\0" + ormsgpack.packb(odd), pack.ulids[-1])
 
-    @pytest.mark.parametrize("odd", [2**40, 2**63, -1, float("inf"), "text", None, [1], [256]])
-    def test_packed_writes_that_are_no_bytes_are_damage(self, odd: Any) -> None:
-        members = b"\0" * 16 + b"\x01" * 16
-        fields = ormsgpack.unpackb(unpack(rec.encode_record(PLAIN)))
-        columns = [[field, field] for field in fields]
-        for tasks in ([[odd, b""]], [[b"", odd]], odd):
-            body = ormsgpack.packb([members, columns, [["a", tasks]]])
+    @pytest.mark.parametrize("odd", [2**40, 2**63, -1, float("inf"), "text", None, [1], [256], b"", b"\x91\x91\x05"])
+    def test_packed_writes_that_are_no_write_rows_are_damage(self, odd: Any) -> None:
+        pack = RecordRow(True, (b"\0" * 16, b"\x01" * 16), (PLAIN, PLAIN), {})
+        members, columns, _ = ormsgpack.unpackb(unpack(recordrow.encode_pack(pack)[2:]))
+        good = ormsgpack.packb([["task", []]])
+        for writes in (["a", [odd]], ["a", odd], [odd, [good]], [[odd], [good]], odd):
+            if writes == ["text", [good]] or writes == ["a", [1]]:
+                continue
+            body = ormsgpack.packb([members, columns, [writes]])
             with pytest.raises(ChecksumError):
                 recordrow.decode_row(b"\x03\x02\0" + body, b"\x01" * 16)
+
+    @pytest.mark.parametrize(
+        ("field", "odd"),
+        [
+            (1, b"short"), (3, [None, 0]), (3, [None, 2]), (3, [1, None]), (3, [None, -1]), (5, [0, None]),
+            (5, [0, 1.5]), (12, [[1, 0]]), (12, [[1, 0], [1]]), (12, [[1, 0], [1, None]]), (12, [[1, 0], [1, 2**62]]),
+            (12, [[1, 0], [1, -2]]), (12, None), (0, 5), (2, [None, 0]),
+        ],
+    )  # fmt: skip
+    def test_a_column_that_cannot_be_is_damage(self, field: int, odd: Any) -> None:
+        pack = RecordRow(True, (b"\0" * 16, b"\x01" * 16), (PLAIN, PLAIN), {})
+        members, columns, writes = ormsgpack.unpackb(unpack(recordrow.encode_pack(pack)[2:]))
+        columns[field] = odd
+        with pytest.raises(ChecksumError):
+            recordrow.decode_row(b"\x03\x02\0" + ormsgpack.packb([members, columns, writes]), b"\x01" * 16)
 
     @pytest.mark.parametrize(
         ("place", "odd"),
@@ -280,7 +313,7 @@ class TestDamage:
             recordrow.encode_pack(replace(pack, ulids=(first, third))),
             recordrow.encode_pack(replace(pack, ulids=(third, second))),
             recordrow.encode_pack(replace(pack, ulids=(second, second))),
-            recordrow.encode_pack(replace(pack, ulids=(second,))),
+            b"\x03\x01" + recordrow.encode_pack(pack)[2:],
         ):
             with pytest.raises(ChecksumError):
                 recordrow.decode_row(other, second)
@@ -315,15 +348,20 @@ def test_the_bytes_of_a_record_in_format_0() -> None:
 def test_the_bytes_of_a_record_pack_in_format_0() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     uuid_text = "00112233-4455-6677-8899-aabbccddeeff"
-    record = Record(0, uuid_text, None, None, 0, 5, None, None, b"", (), None, (), (1, 1))
-    row = RecordRow(True, (b"\0" * 16, b"\x01" * 16), (replace(record, id="a"), record), {uuid_text: {b"t": b"w"}})
+    members = (b"\0" * 16, b"\0" * 5 + b"\x03" + b"\0" * 10)
+    first = Record(0, uuid_text, None, None, 0, 5, None, None, b"", (), None, (), (1, 1))
+    second = replace(first, parent_id=uuid_text, parent=members[0], bases=(4, 1))
+    writes = write_rows({uuid_text: b"w"})
+    row = RecordRow(True, members, (first, second), {uuid_text: writes, "never put": writes})
     encoded = recordrow.encode_pack(row)
     assert encoded[:2] == b"\x03\x02"
+    ids = "".join(f"{byte:02x}" * 2 for byte in bytes.fromhex(uuid_text.replace("-", "")))
+    written = "91" + "c418" + "9192" + "c410" + uuid_text.replace("-", "") + "91" + "c40177"
     assert unpack(encoded[2:]).hex() == (
         "93"
-         "c420" + "00" * 16 + "01" * 16
-        + "9d" + "920000" + "92a161c41000112233445566778899aabbccddeeff" + "92c0c0" + "92c0c0" + "920000" + "920505"
-        + "92c0c0" + "92c0c0" + "92c400c400" + "929090" + "92c0c0" + "929090" + "92920101920101"
-        + "91" + "92" + "c41000112233445566778899aabbccddeeff" + "91" + "92" + "c40174" + "c40177"
+        "c420" + "00" * 16 + "00" * 5 + "03" + "00" * 10
+        + "9d" + "920000" + "c420" + ids + "92c000" + "92c001" + "920000" + "920502"
+        + "92c0c0" + "92c0c0" + "92c400c400" + "929090" + "92c0c0" + "929090" + "92" + "920103" + "920100"
+        + "92" + "92" + "01" + written + "92" + "a96e6576657220707574" + written
     )  # fmt: skip
     assert ulids.ULID_BYTES == 16

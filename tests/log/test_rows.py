@@ -227,5 +227,5 @@ def test_the_bytes_of_small_rows_in_format_0() -> None:
     assert rows.IdEntry(b"\x01" * 16).encode().hex() == "91" + "c410" + "01" * 16
     assert rows.IdEntry(b"\x01" * 16, "a", 2).encode().hex() == "93" + "c410" + "01" * 16 + "a161" + "02"
     assert rows.encode_tasks({"t": {-1: write}}).hex() == (
-        "00" + "91" + "92" + "c40174" + "91" + "96" + "ff" + "10" + "01" + "c4020602" + "c40170" + "09"
+        "00" + "91" + "92" + "a174" + "91" + "96" + "ff" + "10" + "01" + "c4020602" + "c40170" + "09"
     )
