@@ -35,7 +35,7 @@ def chunk_sizes(store: Store, thread: int = 1, series: int = 0) -> dict[int, int
     out: dict[int, int] = {}
     for key, row in rows_of(store.log.storage).items():
         if key.startswith(prefix):
-            found = chunkrow.decode_row(unseal(key, row), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            found = chunkrow.decode_row(unseal(key, row), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"), None)
             out |= {number: len(blob) for number, blob in found.whole.items()}
             out |= {number: len(based.frame) for number, based in found.based.items()}
     return out

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import deltastore
 from deltastore import Store, check
-from deltastore.log import policy
+from deltastore.log import dictionaries, policy
 from deltastore.storage.memory import MemoryStorage
-from deltastore.upkeep import repacking
+from deltastore.upkeep import repacking, training
 from deltastore.upkeep.compaction import compact
 from deltastore.upkeep.shrinking import shrink
 from tests.conftest import MACHINE_STEPS, STEPS_PER_EXAMPLE
@@ -56,6 +56,11 @@ class StoreMachine(RuleBasedStateMachine):
         compact(self.handle(pick), erase=erase, level=1)
         if erase:
             assert check(self.handle(pick + 1)).garbage_chunks == 0
+
+    @rule(pick=picks, kind=st.sampled_from(dictionaries.KINDS), content=st.none() | st.binary(min_size=8, max_size=400))
+    def use_dictionary(self, pick: int, kind: str, content: bytes | None) -> None:
+        """A trained one is made of more rows than a machine puts; any bytes will do."""
+        training.apply(self.handle(pick), training.Training(kind, content, "as a test wants it"))
 
     @rule(pick=picks)
     def shrink(self, pick: int) -> None:

@@ -59,7 +59,7 @@ def measure(store: Store) -> tuple[list[int], list[int], int]:
     deltas: list[int] = []
     for key, row in content.items():
         if key.startswith(keys.records(1, 1)):
-            for record in decode_row(unseal(key, row), key[-16:]).records:
+            for record in decode_row(unseal(key, row), key[-16:], None).records:
                 (anchors if record.is_anchor else deltas).append(_size(record))
     return anchors, deltas, sum(len(key) + len(row) for key, row in content.items())
 
@@ -74,7 +74,7 @@ def anchors_as_stored(store: Store) -> int:
     for key, row in rows_of(store.log.storage).items():
         if not key.startswith(keys.records(1, 1)):
             continue
-        found = decode_row(unseal(key, row), key[-16:])
+        found = decode_row(unseal(key, row), key[-16:], None)
         if found.packed:
             deltas = [place for place, record in enumerate(found.records) if not record.is_anchor]
             without = RecordRow(True, *(tuple(of[n] for n in deltas) for of in (found.ulids, found.records)), {})

@@ -60,7 +60,7 @@ def problems(report: CheckReport) -> str:
 def change_record(storage: Storage, place: int, **changes: Any) -> str:
     """Replace fields of the nth record of thread 1, with a right checksum; return its id."""
     key = sorted(rows_of_kind(storage, b"r"))[place]
-    row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:])
+    row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None)
     body = rec.encode_record(replace(row.records[0], **changes))
     put_raw(storage, key, seal(key, recordrow.encode_row(body, (0, 0))))
     return deltastore.ulid.to_text(key[-16:])
@@ -68,7 +68,7 @@ def change_record(storage: Storage, place: int, **changes: Any) -> str:
 
 def record_at(storage: Storage, place: int) -> tuple[bytes, rec.Record]:
     key = sorted(rows_of_kind(storage, b"r"))[place]
-    return key[-16:], recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:]).records[0]
+    return key[-16:], recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None).records[0]
 
 
 def change_namespace(storage: Storage, **changes: Any) -> None:

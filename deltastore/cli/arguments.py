@@ -48,6 +48,15 @@ Shrink = Annotated[
         "--shrink", help="Then move the store into a file without free space; needs room for it beside the old one."
     ),
 ]
+UseDictionary = Annotated[
+    str | None,
+    typer.Option(
+        "--dictionary",
+        metavar="KIND",
+        help="What shortens small rows: `shape` (field names and the like), `content` (smaller still; only where all "
+        "threads belong to one tenant) or `none`. Without: as asked for before, or `shape` if that pays.",
+    ),
+]
 Level = Annotated[
     int,
     typer.Option("--level", min=1, max=19, metavar="N", help=f"zstd's, 1 to {DEFAULT_LEVEL}; lower ones are faster."),

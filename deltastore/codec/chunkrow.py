@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from deltastore.codec.dictionary import Dictionaries, Dictionary
 from deltastore.codec.primitives import (
     ROW_LEVEL,
     Reader,
     compress_against,
     decompress_against,
+    dictionary_of,
     pack,
     plain_size,
     put_varint,
@@ -34,7 +36,7 @@ MAX_CHUNKS_PER_ROW = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Based:
-    """A chunk stored as its difference from `bases[0]`, which may itself stand on `bases[1]`, and so on."""
+    """A chunk stored as its difference from `bases[0]`, which stood on `bases[1]` when this was stored, and so on."""
 
     bases: tuple[int, ...]
     plain_bytes: int
@@ -60,21 +62,21 @@ class ChunkRow:
         return self.tags[self.numbers.index(number)]
 
 
-def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int]) -> Based | None:
+def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int], level: int = ROW_LEVEL) -> Based | None:
     """Return a blob as its difference from a base, or None where that isn't worth it.
 
-    `behind` are the bases that the base itself stands on, nearest first.
+    `behind` are the bases that the base itself stands on, nearest first. `level` is zstd's.
     """
     if len(blob) <= MIN_BASED_BYTES or len(behind) >= MAX_DEPTH:
         return None
     payload = blob[1:]
-    frame = compress_against(payload, base_blob[1:])
+    frame = compress_against(payload, base_blob[1:], level)
     if len(frame) >= len(payload) * MAX_BASED_SHARE:
         return None
     return Based((base, *behind), len(payload), frame)
 
 
-def encode_body(row: ChunkRow, level: int = ROW_LEVEL) -> bytes:
+def encode_body(row: ChunkRow, level: int = ROW_LEVEL, dictionary: Dictionary | None = None) -> bytes:
     """Return the packed body of a row: tags, lengths and payloads of the whole chunks.
 
     It doesn't depend on the numbers. `level` is zstd's. Raises EncodeError beyond what can be read again.
@@ -86,7 +88,7 @@ def encode_body(row: ChunkRow, level: int = ROW_LEVEL) -> bytes:
     for blob in blobs:
         put_varint(lengths, len(blob) - 1)
     plain = b"".join((row.tags, lengths, *(memoryview(blob)[1:] for blob in blobs)))
-    return pack(plain, level)
+    return pack(plain, level, dictionary)
 
 
 def encode_row(row: ChunkRow, body: bytes) -> bytes:
@@ -97,7 +99,6 @@ def encode_row(row: ChunkRow, body: bytes) -> bytes:
     for skipped, length in runs:
         put_varint(out, skipped)
         put_varint(out, length)
-    put_varint(out, 0)  # no dictionary
     put_varint(out, len(row.based))
     frames: list[bytes] = []
     for place, number in enumerate(row.numbers):
@@ -143,8 +144,6 @@ def decode_head(data: bytes, last: int) -> Head:
     if reader.take(1)[0] != ROW_KIND:
         raise ChecksumError(f"malformed chunk row up to {last}: kind {data[0]} where {ROW_KIND} was expected")
     runs = [(reader.varint(), reader.varint()) for _ in _counted(reader)]
-    if reader.varint() != 0:
-        raise ChecksumError(f"chunk row up to {last} was written with a dictionary, which this release doesn't read")
     entries = [
         (reader.varint(), [reader.varint() for _ in range(_depth(reader))], reader.varint(), reader.varint())
         for _ in _counted(reader)
@@ -196,10 +195,15 @@ def _numbers(runs: list[tuple[int, int]], last: int, limit: int) -> list[int]:
     return numbers
 
 
-def decode_row(data: bytes, last: int) -> ChunkRow:
+def dictionary_of_row(data: bytes, last: int) -> int | None:
+    """Return the number of the dictionary that a row needs, or None. Raises ChecksumError."""
+    return dictionary_of(decode_head(data, last).body)
+
+
+def decode_row(data: bytes, last: int, dictionaries: Dictionaries | None) -> ChunkRow:
     """Parse a row and decompress its whole chunks. Raises ChecksumError."""
     head = decode_head(data, last)
-    plain = unpack(head.body)
+    plain = unpack(head.body, dictionaries)
     reader = Reader(plain)
     tags = reader.take(len(head.numbers))
     held = [(place, number) for place, number in enumerate(head.numbers) if number not in head.based]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import ormsgpack
 
+from deltastore.codec.dictionary import Dictionaries
 from deltastore.codec.primitives import Reader, unpack
 from deltastore.codec.recordrow import RECORD_KIND
 from deltastore.codec.records import HIDDEN, unpack_id
@@ -22,7 +23,7 @@ class Glance:
     metadata: bytes
 
 
-def glance(data: bytes) -> Glance | None:
+def glance(data: bytes, dictionaries: Dictionaries | None) -> Glance | None:
     """Look at the row of one record; None for a pack. Raises ChecksumError."""
     reader = Reader(data)
     if reader.take(1)[0] != RECORD_KIND:
@@ -30,7 +31,7 @@ def glance(data: bytes) -> Glance | None:
     for _ in range(2):  # shifts, which concern ops only
         reader.varint()
     try:
-        fields = ormsgpack.unpackb(unpack(data[reader.place :]))
+        fields = ormsgpack.unpackb(unpack(data[reader.place :], dictionaries))
     except ValueError as error:
         raise ChecksumError(f"malformed record: {error}") from error
     match fields:

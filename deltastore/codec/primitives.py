@@ -1,6 +1,6 @@
 """Varints, sealed rows, and compressed bytes: what every row of the format is made of.
 
-Imports errors only. The invariant: malformed bytes raise ChecksumError, whatever they are.
+Imports dictionary and errors. The invariant: malformed bytes raise ChecksumError, whatever they are.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import threading
 import xxhash
 import zstandard
 
+from deltastore.codec.dictionary import MAX_SHORTENED_BYTES, Dictionaries, Dictionary
 from deltastore.errors import ChecksumError, EncodeError
 
 SEAL_BYTES, HASH_BYTES = 8, 12
@@ -24,7 +25,8 @@ ROW_LEVEL = 3
 PACK_LEVEL = 7
 """zstd level of packs, written once for many puts: 5 % shorter than level 3 on conversations, for 3 times its time."""
 
-_PLAIN, _ZSTD = 0, 1
+PLAIN, _ZSTD, _SHORTENED = b"\0", b"\1", b"\2"
+"""Methods of packed parts: as they are, a zstd frame, a frame that needs a dictionary."""
 
 
 class _Engines(threading.local):
@@ -155,11 +157,11 @@ def _claimed(frame: bytes) -> int:
     return claimed
 
 
-def compress_against(data: bytes, base: bytes) -> bytes:
-    """Return a zstd frame of `data` that refers to `base`, its predecessor."""
+def compress_against(data: bytes, base: bytes, level: int = ROW_LEVEL) -> bytes:
+    """Return a zstd frame of `data` that refers to `base`, an earlier version of it."""
     window_log = min(max((len(data) + len(base)).bit_length(), 10), 31)
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        ROW_LEVEL, window_log=window_log, hash_log=min(window_log, 20), enable_ldm=window_log > 20
+        level, window_log=window_log, hash_log=min(window_log, 20), enable_ldm=window_log > 20
     )
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     return zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary).compress(data)
@@ -174,26 +176,54 @@ def decompress_against(frame: bytes, base: bytes, plain_bytes: int) -> bytes:
     return data
 
 
-def pack(data: bytes, level: int = ROW_LEVEL) -> bytes:
+def pack(data: bytes, level: int = ROW_LEVEL, dictionary: Dictionary | None = None) -> bytes:
     """Return the data behind a byte of method, compressed where that is shorter. Raises EncodeError."""
     if len(data) > MAX_PLAIN_BYTES:  # it couldn't be read again
         raise EncodeError(f"{len(data)} bytes in one row; the limit is {MAX_PLAIN_BYTES}. Use several checkpoints")
-    if len(data) >= MIN_COMPRESSED_BYTES:
-        frame = compress(data, level)
-        if len(frame) < len(data):
-            return bytes((_ZSTD,)) + frame
-    return bytes((_PLAIN,)) + data
+    best = PLAIN + data
+    if len(data) < MIN_COMPRESSED_BYTES:
+        return best
+    shortened = dictionary is not None and len(data) <= MAX_SHORTENED_BYTES
+    if dictionary is not None and shortened:
+        head = bytearray(_SHORTENED)
+        put_varint(head, dictionary.number)
+        best = min(best, bytes(head) + dictionary.compress(data, level), key=len)
+    if not shortened or level > ROW_LEVEL:  # a put doesn't try twice
+        best = min(best, _ZSTD + compress(data, level), key=len)
+    return best
+
+
+def dictionary_of(packed: bytes) -> int | None:
+    """Return the number of the dictionary that packed bytes need, or None. Raises ChecksumError."""
+    return Reader(packed, 1).varint() if packed[:1] == _SHORTENED else None
 
 
 def plain_size(packed: bytes) -> int:
     """Return what `unpack` will give, in bytes, as far as the head of the frame tells. Raises ChecksumError."""
-    return _claimed(packed[1:]) if packed[:1] == b"\x01" else len(packed) - 1
+    match packed[:1]:
+        case b"\1":
+            return _claimed(packed[1:])
+        case b"\2":
+            return _claimed(packed[_after_number(packed) :])
+    return len(packed) - 1
 
 
-def unpack(packed: bytes) -> bytes:
-    """Undo `pack`. Raises ChecksumError."""
-    if packed[:1] == b"\x01":
-        return decompress(packed[1:])
-    if packed[:1] == b"\x00":
-        return packed[1:]
+def unpack(packed: bytes, dictionaries: Dictionaries | None = None) -> bytes:
+    """Undo `pack`. Without dictionaries, what needs one is refused. Raises ChecksumError."""
+    match packed[:1]:
+        case b"\1":
+            return decompress(packed[1:])
+        case b"\0":
+            return packed[1:]
+        case b"\2" if dictionaries is not None:
+            found = dictionaries(Reader(packed, 1).varint())
+            return _decompress(found.decompressor(), packed[_after_number(packed) :])
+        case b"\2":
+            raise ChecksumError("malformed row: it needs a dictionary where none can be")
     raise ChecksumError(f"malformed row: unknown method {packed[:1].hex() or 'missing'}")
+
+
+def _after_number(packed: bytes) -> int:
+    reader = Reader(packed, 1)
+    reader.varint()
+    return reader.place

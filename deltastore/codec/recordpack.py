@@ -11,15 +11,13 @@ from typing import Any, overload
 import ormsgpack
 
 from deltastore import ulid as ulids
-from deltastore.codec.primitives import name_hash, unpack
+from deltastore.codec.primitives import PLAIN, name_hash, unpack
 from deltastore.codec.records import Record, fields_of, pack_id, parse_record, unpack_id, unpack_task, unpackb
 from deltastore.errors import ChecksumError
 
 FIELDS = 13
 """How many fields a record has."""
 _ID, _PARENT_ID, _PARENT, _TIME, _BASES = 1, 2, 3, 5, 12
-_PLAIN = b"\0"
-"""The method of write rows within a pack, which is compressed as a whole."""
 _MAX_STEP = 1 << 62
 """What a column of differences may hold, so that sums of damaged ones stay small numbers."""
 
@@ -163,7 +161,7 @@ class PackedWrites(Mapping[str, dict[bytes, bytes]]):
 
     def __getitem__(self, id_: str) -> dict[bytes, bytes]:
         """Return a checkpoint's write rows by the hash of their task."""
-        return {_hash_of(row): _PLAIN + row for row in self._by_id[id_]}
+        return {_hash_of(row): PLAIN + row for row in self._by_id[id_]}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_id)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from deltastore.codec import recordpack
 from deltastore.codec import spans as sp
-from deltastore.codec.primitives import PACK_LEVEL, Reader, pack, put_varint, unpack
+from deltastore.codec.dictionary import Dictionaries, Dictionary
+from deltastore.codec.primitives import PACK_LEVEL, Reader, dictionary_of, pack, put_varint, unpack
 from deltastore.codec.records import Record, parse_record, shifted, unpackb
 from deltastore.errors import ChecksumError
 
@@ -40,20 +41,28 @@ class RecordRow:
         return next((n for n, record in enumerate(self.records) if record.id == id_ and not record.is_hidden), None)
 
 
-def encode_pack(row: RecordRow, level: int = PACK_LEVEL) -> bytes:
+def encode_pack(row: RecordRow, level: int = PACK_LEVEL, dictionary: Dictionary | None = None) -> bytes:
     """Return the stored form, unsealed, of a record pack. `level` is zstd's."""
     out = bytearray((PACK_KIND,))
     put_varint(out, len(row.records))
-    return bytes(out) + pack(recordpack.encode(row.ulids, row.records, row.writes), level)
+    return bytes(out) + pack(recordpack.encode(row.ulids, row.records, row.writes), level, dictionary)
 
 
-def decode_row(data: bytes, last: bytes) -> RecordRow:
+def dictionary_of_row(data: bytes) -> int | None:
+    """Return the number of the dictionary that a record row needs, or None. Raises ChecksumError."""
+    reader = Reader(data)
+    for _ in range({RECORD_KIND: 2, PACK_KIND: 1}.get(reader.take(1)[0], 0)):
+        reader.varint()
+    return dictionary_of(data[reader.place :])
+
+
+def decode_row(data: bytes, last: bytes, dictionaries: Dictionaries | None) -> RecordRow:
     """Parse a record row, or a record pack with all its records. Raises ChecksumError."""
-    row = open_row(data, last)
+    row = open_row(data, last, dictionaries)
     return replace(row, records=tuple(row.records), writes=dict(row.writes))
 
 
-def open_row(data: bytes, last: bytes) -> RecordRow:
+def open_row(data: bytes, last: bytes, dictionaries: Dictionaries | None) -> RecordRow:
     """Parse a record row whose key ends with the ULID `last`; the records of a pack are parsed when they are looked at.
 
     Raises ChecksumError.
@@ -64,11 +73,11 @@ def open_row(data: bytes, last: bytes) -> RecordRow:
             shifts = (reader.varint(), reader.varint())
             if max(shifts) > sp.MAX_NUMBER:
                 raise ChecksumError(f"malformed record row: shifts {shifts}")
-            record = shifted(parse_record(unpackb(unpack(data[reader.place :]))), shifts)
+            record = shifted(parse_record(unpackb(unpack(data[reader.place :], dictionaries))), shifts)
             return RecordRow(False, (last,), (record,), {})
         case 3:
             count = reader.varint()
-            members, records, writes = recordpack.decode(unpack(data[reader.place :]), count)
+            members, records, writes = recordpack.decode(unpack(data[reader.place :], dictionaries), count)
             if members[-1] != last:
                 raise ChecksumError("malformed record pack: its key isn't that of its last record")
             return RecordRow(True, members, records, writes)

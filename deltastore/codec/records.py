@@ -12,6 +12,7 @@ import ormsgpack
 
 from deltastore import ulid as ulids
 from deltastore.codec import spans as sp
+from deltastore.codec.dictionary import Dictionary
 from deltastore.codec.primitives import pack
 from deltastore.errors import ChecksumError, EncodeError
 
@@ -119,10 +120,10 @@ class Record:
 # --- one record -----------------------------------------------------------------
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: Record, dictionary: Dictionary | None = None) -> bytes:
     """Return the packed body of a record; shifts come before it, see `recordrow.encode_row`. Raises EncodeError."""
     try:
-        return pack(ormsgpack.packb(fields_of(record)))
+        return pack(ormsgpack.packb(fields_of(record)), dictionary=dictionary)
     except TypeError as error:  # all else was encoded before
         raise EncodeError(f"an id of a checkpoint, its parent or its root can't be stored: {error}") from error
 

@@ -6,7 +6,7 @@ leaves a queue row from which `collect` finds it.
 
 from deltastore.codec.primitives import seal, unseal
 from deltastore.errors import ConflictError, InvalidInputError, ThreadExistsError
-from deltastore.log import keys, names, rows
+from deltastore.log import dictionaries, keys, names, rows
 from deltastore.log.deleting import require_thread
 from deltastore.storage.port import Row, Storage, WriteTransaction
 
@@ -26,9 +26,11 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
         prefix = keys.thread(number)
         batch: list[Row] = []
         size = 0
+        needed: set[int] = set()
         for key, row in reader.scan(prefix, keys.end_of(prefix)):
             moved = keys.thread(fresh) + key[len(prefix) :]
             value = unseal(key, row)
+            needed |= dictionaries.needed_by(key, value)
             if key == keys.header(number):
                 header = rows.Header.decode(key, value)
                 header.name, header.created_ms, header.updated_ms = keys.encode_name(target), now_ms, now_ms
@@ -45,6 +47,7 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
         require_filling(tx, fresh, f"the copy of {source!r}", "copy again")
         for key, row in batch:
             tx.put(key, row)
+        dictionaries.touch(tx, needed)
         names.assign(tx, keys.THREAD, encoded, fresh)
         tx.delete(keys.queued(fresh))
 

@@ -21,8 +21,9 @@ STORE = bytes(THREAD_BYTES)
 FORMAT = STORE + b"F"
 QUEUE = STORE + b"Q"
 RETENTION = STORE + b"K"
+DICTIONARIES = STORE + b"D"
 
-THREAD, CHANNEL, REDUCER, TAG = b"t", b"c", b"r", b"g"
+THREAD, CHANNEL, REDUCER, TAG, DICTIONARY = b"t", b"c", b"r", b"g", b"d"
 
 
 def end_of(prefix: bytes) -> bytes:
@@ -83,6 +84,11 @@ def counter(kind: bytes) -> bytes:
 def queued(thread: int) -> bytes:
     """The queue row of a thread that is deleted, or being filled."""
     return QUEUE + thread.to_bytes(THREAD_BYTES, "big")
+
+
+def dictionary(number: int) -> bytes:
+    """A compression dictionary."""
+    return DICTIONARIES + number.to_bytes(NUMBER_BYTES, "big")
 
 
 def thread(number: int) -> bytes:

@@ -14,6 +14,7 @@ from deltastore.codec.glance import glance
 from deltastore.codec.primitives import unseal
 from deltastore.errors import BrokenChainError, ChecksumError, CorruptionError, DeltastoreError, ThreadNotFoundError
 from deltastore.log import finding, keys, names, rows
+from deltastore.log.dictionaries import Dictionaries
 from deltastore.log.reading import View, require
 from deltastore.storage.port import ReadTransaction, Row, Storage
 
@@ -213,7 +214,7 @@ def _metadata(tx: ReadTransaction, row: ThreadRow, namespace: rows.Namespace, ti
     """Return the metadata of the latest checkpoint: mostly the tip, which is always in a row of its own."""
     latest = namespace.latest or ""
     if tip is not None and tip[0][-ulids.ULID_BYTES :] == namespace.tip:
-        seen = glance(unseal(*tip))
+        seen = glance(unseal(*tip), Dictionaries(tx))
         if seen is not None and not seen.is_hidden and (seen.id or ulids.to_text(namespace.tip)) == latest:
             return seen.metadata
     view = View(tx, row.number, row.name)

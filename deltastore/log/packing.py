@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
+from deltastore.codec.dictionary import Dictionary
 from deltastore.codec.primitives import PACK_LEVEL, unseal
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import keys, policy, rows
@@ -70,32 +71,32 @@ class Plan:
 NOTHING = Plan((), None)
 
 
-def plan(view: View, header: rows.Header, namespace: rows.Namespace) -> Plan:
+def plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary: Dictionary | None) -> Plan:
     """Decide what to pack, and make the packs. Packing is never a put's business: what can't be packed now stays."""
     try:
-        return _plan(view, header, namespace)
+        return _plan(view, header, namespace, dictionary)
     except (CorruptionError, InvalidInputError):  # reading what is damaged reports it, and so does check
         return NOTHING
 
 
-def _plan(view: View, header: rows.Header, namespace: rows.Namespace) -> Plan:
+def _plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary: Dictionary | None) -> Plan:
     chunks = [
         made
         for series in range(rec.SERIES)
         if policy.should_pack_chunks(header.loose_rows[series], header.loose_bytes[series])
-        and (made := _plan_chunks(view, series, header.packed_up_to[series])) is not None
+        and (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
     ]
-    records = _plan_records(view, namespace) if policy.should_pack_records(namespace.loose_before) else None
+    records = _plan_records(view, namespace, dictionary) if policy.should_pack_records(namespace.loose_before) else None
     return Plan(tuple(chunks), records)
 
 
-def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None:
+def _plan_chunks(view: View, series: int, packed_up_to: int, dictionary: Dictionary | None) -> ChunkPack | None:
     seen: list[Row] = []
     parts: list[chunkrow.ChunkRow] = []
     size = 0
     prefix = keys.chunks(view.thread, series)
     for key, sealed in view.tx.scan(keys.chunk(view.thread, series, packed_up_to) + b"\0", keys.end_of(prefix)):
-        row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+        row = view.open_chunks(key, sealed)
         if parts and size + row.plain_bytes > policy.MAX_PACK_BYTES:
             break
         seen.append((key, sealed))
@@ -106,22 +107,29 @@ def _plan_chunks(view: View, series: int, packed_up_to: int) -> ChunkPack | None
     if len(parts) == 1:
         return ChunkPack(series, packed_up_to, tuple(seen), parts[0].numbers[-1], None, size)
     joined = chunkrow.join_rows(parts)
-    packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, PACK_LEVEL))
+    packed = chunkrow.encode_row(joined, chunkrow.encode_body(joined, PACK_LEVEL, dictionary))
     return ChunkPack(series, packed_up_to, tuple(seen), joined.numbers[-1], packed, size)
 
 
-def _plan_records(view: View, namespace: rows.Namespace) -> RecordPack | Skip:
+def _plan_records(view: View, namespace: rows.Namespace, dictionary: Dictionary | None) -> RecordPack | Skip:
     run = _packable(view, namespace)
     if not run:
         return Skip(namespace.name, None)
-    made = pack_records(view, namespace, run) if len(run) >= 2 else None
+    made = pack_records(view, namespace, run, dictionary) if len(run) >= 2 else None
     return made or Skip(namespace.name, run[-1].row.ulids[0])
 
 
-def pack_records(view: View, namespace: rows.Namespace, run: Sequence[FoundRow]) -> RecordPack | None:
+def pack_records(
+    view: View,
+    namespace: rows.Namespace,
+    run: Sequence[FoundRow],
+    dictionary: Dictionary | None,
+    level: int = PACK_LEVEL,
+) -> RecordPack | None:
     """Make one pack of consecutive rows, records of their own or packs, with their ids and writes.
 
-    None where another id stands between theirs: a pack owns its range of ids. Raises CorruptionError.
+    None where another id stands between theirs: a pack owns its range of ids. `level` is zstd's.
+    Raises CorruptionError.
     """
     members = [pair for found in run for pair in zip(found.row.ulids, found.row.records, strict=True)]
     replaced = [(found.key, found.sealed) for found in run]
@@ -151,9 +159,8 @@ def pack_records(view: View, namespace: rows.Namespace, run: Sequence[FoundRow])
         True, tuple(ulid for ulid, _ in members), tuple(record for _, record in members), writes
     )
     loose = sum(not found.row.packed for found in run)
-    return RecordPack(
-        namespace.name, tuple(replaced), last, recordrow.encode_pack(joined), id_key, id_row, loose, id_packs
-    )
+    row = recordrow.encode_pack(joined, level, dictionary)
+    return RecordPack(namespace.name, tuple(replaced), last, row, id_key, id_row, loose, id_packs)
 
 
 def _visible_ids(found: FoundRow) -> list[str]:

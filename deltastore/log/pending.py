@@ -12,8 +12,9 @@ from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
+from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError
-from deltastore.log import finding, keys, rows
+from deltastore.log import dictionaries, finding, keys, rows
 from deltastore.log.heads import HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
 from deltastore.log.putting import begin, check_front, take_numbers
@@ -44,6 +45,7 @@ class PreparedWrites:
     thread: int | None
     collected: int
     bases: tuple[int, int]
+    dictionary: Dictionary | None
     writes: tuple[tuple[int, int, rec.Value], ...]
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     numbers: dict[bytes, int]
@@ -80,8 +82,11 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
     row = new.row(chunk_bases)
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
-    made = (row, chunkrow.encode_body(row)) if row else None
-    return PreparedWrites(put, thread, collected, bases, tuple(values), (made, None), numbers | new.index, chunk_bases)
+    dictionary = dictionaries.in_use(tx)
+    made = (row, chunkrow.encode_body(row, dictionary=dictionary)) if row else None
+    return PreparedWrites(
+        put, thread, collected, bases, dictionary, tuple(values), (made, None), numbers | new.index, chunk_bases
+    )
 
 
 def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:
@@ -106,7 +111,7 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     put = prepared.put
     if not put.writes:
         return None
-    begun = begin(tx, put, prepared.thread, prepared.collected, now_ms)
+    begun = begin(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
     if isinstance(begun, str):
         return begun
     thread, header = begun

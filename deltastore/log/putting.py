@@ -14,8 +14,9 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
+from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
-from deltastore.log import fencing, finding, keys, names, packing, policy, rows
+from deltastore.log import dictionaries, fencing, finding, keys, names, packing, policy, rows
 from deltastore.log import state as st
 from deltastore.log.drafting import Draft, load_head
 from deltastore.log.heads import Head, HeadCache
@@ -98,6 +99,7 @@ class Prepared:
     decision: policy.Decision
     record: rec.Record
     body: bytes
+    dictionary: Dictionary | None
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     head: Head
     packs: packing.Plan
@@ -145,6 +147,7 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         tuple(head.seeds.items()),
         next_chunk,
     )
+    dictionary = dictionaries.in_use(tx)
     made = [chunks.row(draft.bases) for chunks in draft.new]
     if made[0] is not None:
         head.bases |= {number: based.bases for number, based in made[0].based.items()}
@@ -155,10 +158,11 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         parent,
         decision,
         record,
-        rec.encode_record(record),
-        tuple((row, chunkrow.encode_body(row)) if row else None for row in made),
+        rec.encode_record(record, dictionary),
+        dictionary,
+        tuple((row, chunkrow.encode_body(row, dictionary=dictionary)) if row else None for row in made),
         head,
-        packing.plan(view, header, namespace) if header and namespace else packing.NOTHING,
+        packing.plan(view, header, namespace, dictionary) if header and namespace else packing.NOTHING,
     )
 
 
@@ -223,7 +227,7 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     Raises ConflictError, FrontMismatchError.
     """
     put = prepared.put
-    begun = begin(tx, put, prepared.thread, prepared.collected, now_ms)
+    begun = begin(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
     if isinstance(begun, str):
         return begun
     thread, header = begun
@@ -271,7 +275,12 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
 
 
 def begin(
-    tx: WriteTransaction, put: Addressed, thread: int | None, collected: int, now_ms: int
+    tx: WriteTransaction,
+    put: Addressed,
+    thread: int | None,
+    collected: int,
+    dictionary: Dictionary | None,
+    now_ms: int,
 ) -> tuple[int, rows.Header] | str:
     """Return the number and header of the thread that was prepared for, a new one's where there was none.
 
@@ -280,6 +289,8 @@ def begin(
     name = keys.encode_name(put.thread)
     if names.find(tx, keys.THREAD, name) != thread:
         return "the thread was created, deleted or replaced meanwhile"
+    if not dictionaries.is_in_use(tx, dictionary):
+        return "the dictionary of its rows went out of use meanwhile"
     if thread is None:
         return names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD)), rows.Header(name, now_ms, now_ms)
     header = rows.load_header(tx, thread)

@@ -17,6 +17,7 @@ from deltastore.codec.recordrow import RecordRow, open_row
 from deltastore.codec.records import Record, Value, series_of
 from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
+from deltastore.log.dictionaries import Dictionaries
 from deltastore.log.state import Channel, State, fold
 from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
 from deltastore.storage.port import ReadTransaction
@@ -38,6 +39,7 @@ class View:
         self.tx = tx
         self.thread = thread
         self.name = name
+        self.dictionaries = Dictionaries(tx)
         self.bases: dict[int, tuple[int, ...]] = {}
         """The bases of based value chunks that were read."""
         self._chunk_rows: dict[tuple[int, int], chunkrow.ChunkRow] = {}
@@ -51,8 +53,11 @@ class View:
         """Decode a record row; the last one is kept, as one read looks into the same pack several times."""
         found = self._last_row
         if found is None or found.key != key or found.sealed != sealed:
-            found = self._last_row = FoundRow(key, sealed, open_row(unseal(key, sealed), key[-ulids.ULID_BYTES :]))
+            found = self._last_row = FoundRow(key, sealed, self._open(key, sealed))
         return found
+
+    def _open(self, key: bytes, sealed: bytes) -> RecordRow:
+        return open_row(unseal(key, sealed), key[-ulids.ULID_BYTES :], self.dictionaries)
 
     def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
         """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to
@@ -92,7 +97,7 @@ class View:
             return holder.row.ulids[place], holder.row.records[place]
         if found is None:
             return None
-        row = open_row(unseal(*found), found[0][-ulids.ULID_BYTES :])
+        row = self._open(*found)
         return row.ulids[0], row.records[0]
 
     def preceding(self, namespace: int, ulid: bytes) -> tuple[bytes, Record] | None:
@@ -148,15 +153,25 @@ class View:
         if blob is None:
             row = self._chunk_row(series, number)
             based = row.based.get(number)
-            if based is not None and series == 0:
-                self.bases[number] = based.bases
             blob = chunkrow.resolve(number, row, lambda base: self.blob(series, base))
+            if based is not None and series == 0:  # its base may have been stored anew since
+                self.bases[number] = (based.bases[0], *self.bases.get(based.bases[0], ()))
             self._blobs[series, number] = blob
         return blob
+
+    def forget(self) -> None:
+        """Keep no chunks any more, for whoever reads more of them than memory should hold."""
+        self._chunk_rows.clear()
+        self._blobs.clear()
 
     def blobs(self, series: int, spans: Iterable[sp.Span]) -> list[bytes]:
         """Return the chunks of spans, in order. Raises BrokenChainError, ChecksumError."""
         return [self.blob(series, number) for first, length in spans for number in range(first, first + length)]
+
+    def open_chunks(self, key: bytes, sealed: bytes) -> chunkrow.ChunkRow:
+        """Decode a chunk row, given its key. Raises ChecksumError."""
+        last = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
+        return chunkrow.decode_row(unseal(key, sealed), last, self.dictionaries)
 
     def _chunk_row(self, series: int, number: int) -> chunkrow.ChunkRow:
         row = self._chunk_rows.get((series, number))
@@ -166,7 +181,7 @@ class View:
         (found,) = self.tx.seek_many([(keys.chunk(self.thread, series, number), keys.end_of(prefix))])
         if found is not None:
             key, sealed = found
-            row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            row = self.open_chunks(key, sealed)
             for held in row.numbers:
                 self._chunk_rows[series, held] = row
             if (series, number) in self._chunk_rows:

@@ -10,7 +10,7 @@ from typing import Any
 import ormsgpack
 
 from deltastore.codec import spans as sp
-from deltastore.codec.primitives import pack, seal, unpack, unseal
+from deltastore.codec.primitives import PLAIN, pack, seal, unpack, unseal
 from deltastore.codec.records import KINDS, SERIES, Value, pack_id, pack_task, unpack_id, unpack_task
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys
@@ -40,11 +40,16 @@ def parse(key: bytes, data: bytes) -> Any:
         raise ChecksumError(f"row {key.hex()} doesn't parse: {error}") from error
 
 
+COMPACTED = 4
+"""How many numbers tell of the last compaction."""
+
+
 @dataclass(slots=True)
 class Header:
     """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever.
 
-    `changes` counts the transactions that changed any row of the thread.
+    `changes` counts the transactions that changed any row of the thread. `compacted` is what it was after the last
+    compaction, then zstd's level, whether all that was dead went (0, 1), and the dictionary in use (0: none).
     """
 
     name: bytes
@@ -60,6 +65,7 @@ class Header:
     checkpoints: int = 0
     deleted: int = 0
     changes: int = 0
+    compacted: list[int] | None = None
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -81,8 +87,10 @@ class Header:
                 int(),
                 int(),
                 int(),
+                list() | None as compacted,
             ] as fields if len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (chunks, *lists)):
-                return cls(*fields)
+                if compacted is None or (len(compacted) == COMPACTED and all(isinstance(n, int) for n in compacted)):
+                    return cls(*fields)
         raise ChecksumError(f"row {key.hex()} is no thread header")
 
 
@@ -251,6 +259,11 @@ Tasks = dict[str, dict[int, StoredWrite]]
 def encode_tasks(tasks: Tasks) -> bytes:
     """Return the stored form of a write row."""
     return pack(ormsgpack.packb(fields_of_tasks(tasks)))
+
+
+def encode_packed_tasks(tasks: Tasks) -> bytes:
+    """Return a write row as a record pack gives it back: plain, for the pack is compressed as a whole."""
+    return PLAIN + ormsgpack.packb(fields_of_tasks(tasks))
 
 
 def fields_of_tasks(tasks: Tasks) -> list[Any]:

@@ -220,7 +220,7 @@ class _Namespace:
             kept = {idx: write for idx, write in writes.items() if write.channel in channels}
             if kept:
                 by_hash.setdefault(keys.task_hash(keys.encode_name(task)), {})[task] = kept
-        return {hashed: rows.encode_tasks(kept) for hashed, kept in by_hash.items()}
+        return {hashed: rows.encode_packed_tasks(kept) for hashed, kept in by_hash.items()}
 
     def _state(self, ulid: bytes) -> st.State:
         state = self.view.state(self.namespace.number, ulid)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
-from deltastore.log import keys, names, retention, rows
+from deltastore.log import dictionaries, keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store
 from deltastore.upkeep.check_thread import ThreadCheck
@@ -86,6 +86,8 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
                     rows.parse(key, unseal(key, row))
                 case b"K":
                     retention.decode(key, unseal(key, row))
+                case b"D":
+                    dictionaries.decode(key, unseal(key, row))
                 case _:
                     tally.problem(key.hex(), "a store row of unknown kind")
         except CorruptionError as error:

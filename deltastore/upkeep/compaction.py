@@ -1,22 +1,19 @@
 """Compaction: rows packed as well as they can be, without what nothing needs any more.
 
-Works beside readers and writers: everything is read and compressed outside write transactions, and each of these
-replaces one row's worth. Imports marking and repacking. The invariant: whenever it is stopped, each checkpoint reads
-as before; running it again goes on where something is left to do.
+Works beside readers and writers, a thread at a time. Imports compaction_thread and training. The invariant: whenever
+it is stopped, each checkpoint reads as before; running it again goes on where something is left to do.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deltastore.codec import records as rec
-from deltastore.log import finding, keys, names, packing, rows
-from deltastore.log.reading import View
+from deltastore.errors import CorruptionError, InvalidInputError
+from deltastore.log import dictionaries
+from deltastore.log.listing import readable_threads
 from deltastore.store import Store
-from deltastore.upkeep import marking, repacking
+from deltastore.upkeep import repacking, training
+from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome
 from deltastore.upkeep.progress import Progress
-
-MAX_TRIES = 5
-"""How often dead chunks of a thread are looked for anew while others write to it; then they stay for the next time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,11 @@ class CompactReport:
     bytes_after: int
     chunks_dropped: int
     skipped: tuple[str, ...]
-    """Threads whose dead chunks stay for the next time, because others wrote to them all the while."""
+    """Threads of which something stays for the next time, because others wrote to them all the while."""
+    damaged: dict[str, str]
+    """Threads that can't be compacted, as far as it went, and what was found."""
+    dictionary: str
+    """What was decided of a dictionary, and why."""
 
 
 def compact(
@@ -39,162 +40,70 @@ def compact(
     threads: Iterable[str] | None = None,
     erase: bool = False,
     level: int = repacking.DEFAULT_LEVEL,
+    dictionary: str | None = None,
     progress: Progress | None = None,
 ) -> CompactReport:
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
-    `erase`: no pack may keep a chunk that nothing needs, however much else is in it, and none may be needed only
-    because another was stored as its difference. `level`: zstd's, 1 to 19; lower ones are faster. `progress` counts
-    threads.
-    Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
+    `erase`: no pack may keep a chunk that nothing needs, however much else is in it, nor may a dictionary that was
+    trained on content. `level`: zstd's, 1 to 19; lower ones are faster. `dictionary`: `"shape"` (field names and the
+    like, nothing that anybody wrote), `"content"` (smaller still; only where all threads belong to one tenant) or
+    `"none"`; what was asked for stays, and a store that was never asked for one gets one of shape if it pays.
+    `progress` counts threads. A damaged thread is told of in the report, and the others are compacted.
+    Raises InvalidInputError, StorageError, StoreFullError.
     """
     store.collect()
-    chosen = list(threads) if threads is not None else [row.name for row in store.log.all_threads()]
-    tally = _Tally()
+    decided = _settle(store, dictionary, erase=erase, whole=threads is None)
+    chosen = list(threads) if threads is not None else [row.name for row in readable_threads(store.log.storage)]
+    outcomes: dict[str, ThreadOutcome] = {}
+    damaged: dict[str, str] = {}
     for done, name in enumerate(chosen):
         if progress is not None:
             progress(done, len(chosen))
-        _Thread(store, name, tally, erase=erase, level=level).compact()
+        try:
+            outcome = ThreadCompaction(store, name, erase=erase, level=level).run()
+        except CorruptionError as error:
+            damaged[name] = str(error)
+            continue
+        if outcome is not None:
+            outcomes[name] = outcome
+    if not damaged:
+        training.remove_unneeded(store)
     if progress is not None:
         progress(len(chosen), len(chosen))
-    return tally.report()
+    found = outcomes.values()
+    return CompactReport(
+        len(outcomes),
+        sum(outcome.rows_before for outcome in found),
+        sum(outcome.rows_after for outcome in found),
+        sum(outcome.bytes_before for outcome in found),
+        sum(outcome.bytes_after for outcome in found),
+        sum(outcome.chunks_dropped for outcome in found),
+        tuple(name for name, outcome in outcomes.items() if outcome.skipped),
+        damaged,
+        decided,
+    )
 
 
-@dataclass(slots=True)
-class _Tally:
-    threads: int = 0
-    rows_before: int = 0
-    rows_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    dropped: int = 0
-    skipped: tuple[str, ...] = ()
-
-    def report(self) -> CompactReport:
-        return CompactReport(
-            self.threads,
-            self.rows_before,
-            self.rows_after,
-            self.bytes_before,
-            self.bytes_after,
-            self.dropped,
-            self.skipped,
+def _settle(store: Store, wanted: str | None, *, erase: bool, whole: bool) -> str:
+    """See to it that the dictionary in use is of the kind wanted; return what was decided."""
+    if wanted is not None and wanted not in dictionaries.KINDS:
+        raise InvalidInputError(f"dictionary {wanted!r}; expected one of {', '.join(dictionaries.KINDS)}")
+    kind = training.kind_in_use(store)
+    forgets = erase and kind == dictionaries.CONTENT
+    if forgets and not whole:
+        raise InvalidInputError(
+            "some threads alone can't be erased: the store's dictionary was trained on the content of all. "
+            "Compact all threads, or go over to dictionary='shape' first"
         )
-
-
-class _Thread:
-    """The compaction of one thread."""
-
-    def __init__(self, store: Store, name: str, tally: _Tally, *, erase: bool, level: int) -> None:
-        self.storage = store.log.storage
-        self.name = name
-        self.tally = tally
-        self.erase = erase
-        self.level = level
-        self.changes: int | None = None
-        self.needed: marking.Marked | None = None
-        self.tries = 0
-
-    def compact(self) -> None:
-        with self.storage.read() as tx:
-            found = finding.find_thread(tx, self.name)
-            if found is None:
-                return
-            self.thread, header = found
-            # what is put from now on is for the next time: else this would run after a busy writer for ever
-            self.until, self.last_ulid = tuple(header.next_chunk), header.last_ulid or b""
-            span = (keys.thread(self.thread), keys.thread(self.thread + 1))
-            count, size = tx.measure(*span)
-            namespaces = rows.load_namespaces(tx, self.thread)
-        self.tally.threads += 1
-        self.tally.rows_before += count
-        self.tally.bytes_before += size
-        for namespace in namespaces:
-            self._records(namespace.name)
-        for series in range(rec.SERIES):
-            if self.erase:
-                self._free_bases(series)
-            self._chunks(series)
-        with self.storage.read() as tx:
-            count, size = tx.measure(*span)
-        self.tally.rows_after += count
-        self.tally.bytes_after += size
-
-    def _records(self, namespace: bytes) -> None:
-        after: bytes | None = None
-        while True:
-            with self.storage.read() as tx:
-                found = rows.load_namespace(tx, self.thread, namespace)
-                planned = (
-                    repacking.plan_records(View(tx, self.thread, self.name), found, after, self.last_ulid)
-                    if found
-                    else None
-                )
-            if planned is None:
-                return
-            pack, after = planned
-            if pack is not None:
-                self._put_records(namespace, pack)
-
-    def _put_records(self, namespace: bytes, pack: packing.RecordPack) -> None:
-        names.in_write(
-            self.storage, (self.thread,), lambda tx: repacking.apply_records(tx, self.thread, namespace, pack)
-        )
-
-    def _free_bases(self, series: int) -> None:
-        """Let no chunk stand on one that nothing names: its text would stay for the sake of the other."""
-        below = self.until[series]
-        named: marking.Marked | None = None
-        while True:
-            with self.storage.read() as tx:
-                if rows.load_header(tx, self.thread) is None:  # deleted meanwhile
-                    return
-                view = View(tx, self.thread, self.name)
-                named = named or marking.mark_named(view)
-                change = repacking.plan_whole(view, series, below, named[series], self.level)
-            if change is None:
-                return
-            if self._put_whole(change):
-                below = change.last
-
-    def _put_whole(self, change: repacking.WholeChange) -> bool:
-        return names.in_write(self.storage, (self.thread,), lambda tx: repacking.apply_whole(tx, self.thread, change))
-
-    def _chunks(self, series: int) -> None:
-        before: repacking.ChunkChange | None = None
-        while True:
-            change = self._plan(series, before)
-            if change is None:
-                return
-            changes = self._put_chunks(change)
-            if changes is None:  # somebody wrote: look again
-                self.tries += 1
-                self.changes = None
-                continue
-            self.changes = changes
-            before = change
-            self.tally.dropped += change.freed
-
-    def _plan(self, series: int, before: repacking.ChunkChange | None) -> repacking.ChunkChange | None:
-        with self.storage.read() as tx:
-            header = rows.load_header(tx, self.thread)
-            if header is None:  # deleted meanwhile
-                return None
-            view = View(tx, self.thread, self.name)
-            if self.tries >= MAX_TRIES:
-                if self.needed is not None:
-                    self.tally.skipped += (self.name,)
-                self.needed = None
-            elif self.changes != header.changes:
-                self.needed, self.changes = marking.mark(view), header.changes
-            needed = None if self.needed is None else self.needed[series]
-            return repacking.plan_chunks(
-                view, header, series, before, needed, until=self.until[series], erase=self.erase, level=self.level
-            )
-
-    def _put_chunks(self, change: repacking.ChunkChange) -> int | None:
-        return names.in_write(
-            self.storage,
-            (self.thread,),
-            lambda tx: repacking.apply_chunks(tx, self.thread, change, self.changes),
-        )
+    wanted = wanted or kind or dictionaries.SHAPE
+    if wanted == dictionaries.NONE:
+        made = training.Training(wanted, b"", "no dictionary, as asked for")
+    elif wanted == kind and not forgets:
+        return f"the dictionary in use stays ({kind})"
+    else:
+        made = training.plan(store, wanted)
+    if wanted == kind == dictionaries.NONE:
+        return made.reason
+    training.apply(store, made)
+    return made.reason

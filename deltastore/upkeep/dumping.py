@@ -25,6 +25,7 @@ from deltastore.log import finding, keys, names, policy, rows, tagging
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store, check_name
+from deltastore.upkeep import marking
 from deltastore.upkeep.dumpframes import FIRST_CHANNEL, FIRST_REDUCER, FIRST_TAG, FrameWriter, Sink
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.renumbering import Numbers
@@ -175,8 +176,8 @@ class _ThreadDump:
         )
         for namespace in rows.load_namespaces(self.tx, self.number):
             self._namespace(namespace)
+        marking.add_bases(self.view, self.needed)
         for series in range(rec.SERIES):
-            self._need_bases(series)
             self._chunks(series)
         self.frames.end_thread(header.checkpoints)
         return header.checkpoints
@@ -259,19 +260,6 @@ class _ThreadDump:
     def _need(self, series: int, value: rec.Value) -> None:
         self.needed[series].update(sp.numbers(value.spans))
 
-    def _chunk_rows(self, series: int) -> Iterator[tuple[bytes, int]]:
-        prefix = keys.chunks(self.number, series)
-        for key, sealed in self.tx.scan(prefix, keys.end_of(prefix)):
-            yield unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
-
-    def _need_bases(self, series: int) -> None:
-        """Add the chunks that needed ones stand on; each names all that stand behind it."""
-        needed = self.needed[series]
-        for row, last in self._chunk_rows(series):
-            for number, based in chunkrow.decode_head(row, last).based.items():
-                if number in needed:
-                    needed.update(based.bases)
-
     def _chunks(self, series: int) -> None:
         """Write the needed chunks, as rows of a size that doesn't depend on how they were stored."""
         missing = self.needed[series]
@@ -288,8 +276,9 @@ class _ThreadDump:
             for held in (numbers, tags, whole, based):
                 held.clear()
 
-        for data, last in self._chunk_rows(series):
-            row = chunkrow.decode_row(data, last)
+        prefix = keys.chunks(self.number, series)
+        for key, sealed in self.tx.scan(prefix, keys.end_of(prefix)):
+            row = self.view.open_chunks(key, sealed)
             for place, number in enumerate(row.numbers):
                 if number not in missing:
                     continue

@@ -183,7 +183,7 @@ class ThreadLoad:
     # --- chunks
 
     def _chunks(self, series: int, last: int, data: bytes) -> None:
-        row = chunkrow.decode_row(data, last)
+        row = chunkrow.decode_row(data, last, None)  # dumps name no dictionary
         if not self.header.packed_up_to[series] < row.numbers[0] <= last < self.header.next_chunk[series]:
             raise ChecksumError(f"malformed dump: chunks {row.numbers[0]} to {last} of series {series} out of order")
         renumbered = self._numbers.chunks(row)
@@ -231,7 +231,7 @@ class ThreadLoad:
     def _pack(self, namespace: rows.Namespace) -> rows.Namespace | None:
         """Pack some records; return the namespace afterwards, or None where there are none to be packed."""
         with self._log.storage.read() as tx:
-            made = packing.plan(View(tx, self._number, self._name), self.header, namespace)
+            made = packing.plan(View(tx, self._number, self._name), self.header, namespace, None)
         if made.records is None:
             return None
 

@@ -5,16 +5,17 @@ where it is still what was seen. Imports marking, and log and below. The invaria
 no user object is decoded.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import ormsgpack
 
 from deltastore import ulid as ulids
-from deltastore.codec import chunkrow
+from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
+from deltastore.codec.dictionary import Dictionary
 from deltastore.codec.primitives import SEAL_BYTES, unseal
-from deltastore.log import keys, packing, rows
+from deltastore.log import dictionaries, keys, packing, rows
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import Row, WriteTransaction
 
@@ -30,6 +31,45 @@ MAX_DEAD_SHARE = 0.1
 """A full pack with a smaller share of dead bytes stays as it is, unless everything dead must go."""
 LEAF_BYTES, PAGE_BYTES = 2000, 4096
 """What fits into a page beside other rows; larger rows take whole pages of their own, on LMDB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How a thread's rows are compacted: zstd's level, whether all that is dead must go, the store's dictionary."""
+
+    level: int
+    erase: bool
+    dictionary: Dictionary | None
+    before: list[int] | None
+    """How they were compacted the last time, as the thread's header tells."""
+
+    @property
+    def number(self) -> int:
+        """The dictionary's number, 0 without."""
+        return 0 if self.dictionary is None else self.dictionary.number
+
+    @property
+    def are_new(self) -> bool:
+        """Whether even a row that was compacted before may be smaller by these means."""
+        return self.before is None or self.level > self.before[1] or self.number != self.before[3]
+
+    def find_nothing(self, changes: int) -> bool:
+        """Tell whether nothing is left to do for a thread with this count of changes."""
+        return (
+            self.before is not None and self.before[0] == changes and not self.are_new and self.erase <= self.before[2]
+        )
+
+    def stamp(self, changes: int) -> list[int]:
+        """Return what the header of a thread that was compacted by these means tells."""
+        return [changes, self.level, self.erase, self.number]
+
+    def must_replace(self, needed: int | None) -> bool:
+        """Tell whether a row needs a dictionary that isn't in use any more."""
+        return needed is not None and needed != self.number
+
+    def encoded(self, row: chunkrow.ChunkRow) -> bytes:
+        """Return a chunk row as stored, unsealed."""
+        return chunkrow.encode_row(row, chunkrow.encode_body(row, self.level, self.dictionary))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +97,11 @@ def plan_chunks(
     needed: Collection[int] | None,
     *,
     until: int,
-    erase: bool,
-    level: int,
+    means: Means,
 ) -> ChunkChange | None:
     """Plan the next pack of a series, behind the one `before` and below the number `until`; None at the end.
 
-    `needed` None: nothing is known to be dead. `erase`: no dead chunk may stay. `level` is zstd's.
-    Raises CorruptionError.
+    `needed` None: nothing is known to be dead. Raises CorruptionError.
     """
     after = before.last if before else 0
     seen: list[Row] = []
@@ -96,13 +134,16 @@ def plan_chunks(
     kept = joined if needed is None else _without_dead(joined, needed)
     freed = len(joined.numbers) - len(kept.numbers)
     dead_bytes = joined.plain_bytes - kept.plain_bytes
-    tolerable = not freed if erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
-    if len(parts) == 1 and tolerable:
+    tolerable = not freed if means.erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
+    named = [chunkrow.dictionary_of_row(unseal(*row), part.numbers[-1]) for row, part in zip(seen, parts, strict=True)]
+    retired = any(map(means.must_replace, named))
+    if len(parts) == 1 and tolerable and not retired and not means.are_new:
         return change
     # no part may be so small that the next compaction would take it into the pack before
     least = MAX_PACK_BYTES + 1 - before.plain_bytes if before else 0
-    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, level, least))
-    if sum(len(row) + SEAL_BYTES for _, row in made) >= sum(len(sealed) for _, sealed in seen) and not freed:
+    made = tuple((part.numbers[-1], row) for part, row in _encoded(kept, means, least))
+    smaller = sum(len(row) + SEAL_BYTES for _, row in made) < sum(len(sealed) for _, sealed in seen)
+    if not smaller and not freed and not retired:
         return change  # it was as small as it gets
     return replace(change, made=made, freed=freed)
 
@@ -110,8 +151,7 @@ def plan_chunks(
 def _chunk_rows(view: View, series: int, after: int) -> Iterator[tuple[Row, chunkrow.ChunkRow]]:
     prefix = keys.chunks(view.thread, series)
     for key, sealed in view.tx.scan(keys.chunk(view.thread, series, after) + b"\0", keys.end_of(prefix)):
-        number = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
-        yield (key, sealed), chunkrow.decode_row(unseal(key, sealed), number)
+        yield (key, sealed), view.open_chunks(key, sealed)
 
 
 def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.ChunkRow:
@@ -127,21 +167,18 @@ def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.C
     )
 
 
-def _encoded(row: chunkrow.ChunkRow, level: int, least: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
+def _encoded(row: chunkrow.ChunkRow, means: Means, least: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
     """Return a row as stored, or smaller ones, the first of at least `least` plain bytes, where that saves pages."""
     if not row.numbers:
         return []
-    whole = chunkrow.encode_row(row, chunkrow.encode_body(row, level))
+    whole = means.encoded(row)
     if not LEAF_BYTES < len(whole) <= 2 * PAGE_BYTES or len(row.numbers) < 2:
         return [(row, whole)]
-    split = [
-        (part, chunkrow.encode_row(part, chunkrow.encode_body(part, level)))
-        for part in _split(row, -(-len(whole) // (LEAF_BYTES * 9 // 10)))
-    ]
-    if split[0][0].plain_bytes < least:
+    parts = [(part, means.encoded(part)) for part in split(row, -(-len(whole) // (LEAF_BYTES * 9 // 10)))]
+    if parts[0][0].plain_bytes < least:
         return [(row, whole)]
-    if sum(_page_bytes(len(stored)) for _, stored in split) < _page_bytes(len(whole)):
-        return split
+    if sum(_page_bytes(len(stored)) for _, stored in parts) < _page_bytes(len(whole)):
+        return parts
     return [(row, whole)]
 
 
@@ -149,7 +186,7 @@ def _page_bytes(size: int) -> int:
     return size if size <= LEAF_BYTES else -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
+def split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
     """Split a row into about as many parts, of about the same plain size."""
     target = row.plain_bytes / count
     groups: list[list[int]] = [[]]
@@ -162,7 +199,9 @@ def _split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
     return [_without_dead(row, frozenset(group)) for group in groups if group]
 
 
-def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes: int | None) -> int | None:
+def apply_chunks(
+    tx: WriteTransaction, thread: int, change: ChunkChange, changes: int | None, means: Means
+) -> int | None:
     """Put new rows in place, and return the header's count of changes; None where they aren't what was seen.
 
     `changes`: what the count was when needed chunks were looked for. It must be that still if chunks go, for what was
@@ -170,6 +209,8 @@ def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes
     """
     header = rows.load_header(tx, thread)
     if header is None or tx.get_many([key for key, _ in change.seen]) != [sealed for _, sealed in change.seen]:
+        return None
+    if not dictionaries.is_in_use(tx, means.dictionary):
         return None
     series = change.series
     known = header.changes == changes
@@ -192,63 +233,11 @@ def apply_chunks(tx: WriteTransaction, thread: int, change: ChunkChange, changes
     return header.changes if known else 0
 
 
-@dataclass(frozen=True, slots=True)
-class WholeChange:
-    """A row as it was seen, and those that take its place, with nothing in them that stands on what nobody names."""
-
-    series: int
-    seen: Row
-    last: int
-    made: tuple[tuple[int, bytes], ...]
-    more_bytes: int
-
-
-def plan_whole(view: View, series: int, below: int, named: Collection[int], level: int) -> WholeChange | None:
-    """Plan how the next row below a number gets free of bases that nothing names; None where no row needs it.
-
-    From the last row to the first: what stands on such a base is whole before the base is. Raises CorruptionError.
-    """
-    prefix = keys.chunks(view.thread, series)
-    for key, sealed in view.tx.scan(prefix, keys.chunk(view.thread, series, below), reverse=True):
-        last = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
-        head = chunkrow.decode_head(unseal(key, sealed), last)
-        standing = {number for number, based in head.based.items() if not set(based.bases) <= set(named)}
-        if not standing & set(named):
-            continue
-        row = chunkrow.decode_row(unseal(key, sealed), last)
-        whole = row.whole | {number: view.blob(series, number) for number in standing}
-        based = {number: found for number, found in row.based.items() if number not in standing}
-        freed = replace(row, whole=whole, based=based)
-        parts = _split(freed, -(-freed.plain_bytes // MAX_PACK_BYTES) or 1)
-        made = [(part.numbers[-1], chunkrow.encode_row(part, chunkrow.encode_body(part, level))) for part in parts]
-        return WholeChange(series, (key, sealed), last, tuple(made), freed.plain_bytes - row.plain_bytes)
-    return None
-
-
-def apply_whole(tx: WriteTransaction, thread: int, change: WholeChange) -> bool:
-    """Put new rows in place of one, where that is still what was seen; tell whether it was."""
-    header = rows.load_header(tx, thread)
-    key, sealed = change.seen
-    if header is None or tx.get(key) != sealed:
-        return False
-    tx.delete(key)
-    for last, row in change.made:
-        rows.put(tx, keys.chunk(thread, change.series, last), row)
-        if last > header.packed_up_to[change.series]:
-            header.loose_rows[change.series] += 1
-    if change.last > header.packed_up_to[change.series]:
-        header.loose_rows[change.series] -= 1
-        header.loose_bytes[change.series] += change.more_bytes
-    header.collected += 1  # heads in memory know these chunks' bases
-    rows.store_header(tx, thread, header)
-    return True
-
-
 # --- records
 
 
 def plan_records(
-    view: View, namespace: rows.Namespace, after: bytes | None, until: bytes
+    view: View, namespace: rows.Namespace, after: bytes | None, until: bytes, means: Means
 ) -> tuple[packing.RecordPack | None, bytes] | None:
     """Plan the next pack of records behind a ULID, up to another, and tell how far it looked; None at the end.
 
@@ -275,9 +264,26 @@ def plan_records(
     if not run:
         return None
     last = run[-1].row.ulids[-1]
-    if len(run) < 2 and not mended:
+    if len(run) < 2 and not mended and not _is_other(run[0], means):
         return None, last
-    return packing.pack_records(view, namespace, run), last
+    made = packing.pack_records(view, namespace, run, means.dictionary, means.level)
+    return (None if made is None or _is_idle(run, made, means, mended=mended) else made), last
+
+
+def _is_other(found: FoundRow, means: Means) -> bool:
+    """Tell whether a pack needs a dictionary out of use, or may be shorter by these means."""
+    if not found.row.packed:
+        return False
+    needed = recordrow.dictionary_of_row(unseal(found.key, found.sealed))
+    return means.are_new or means.must_replace(needed)
+
+
+def _is_idle(run: Sequence[FoundRow], made: packing.RecordPack, means: Means, *, mended: bool) -> bool:
+    """Tell whether a pack in place of a pack gains nothing."""
+    if len(run) > 1 or mended:
+        return False
+    needed = recordrow.dictionary_of_row(unseal(run[0].key, run[0].sealed))
+    return not means.must_replace(needed) and len(made.row) + SEAL_BYTES >= len(run[0].sealed)
 
 
 def _plain_bytes(view: View, namespace: rows.Namespace, found: FoundRow) -> tuple[int, bool]:
@@ -297,8 +303,10 @@ def _last_row(view: View, namespace: rows.Namespace) -> bytes | None:
     return next((key for key, _ in view.tx.scan(prefix, keys.end_of(prefix), reverse=True)), None)
 
 
-def apply_records(tx: WriteTransaction, thread: int, name: bytes, pack: packing.RecordPack) -> bool:
+def apply_records(tx: WriteTransaction, thread: int, name: bytes, pack: packing.RecordPack, means: Means) -> bool:
     """Put a pack in place of what it holds, where that is still what was seen."""
+    if not dictionaries.is_in_use(tx, means.dictionary):
+        return False
     header = rows.load_header(tx, thread)
     namespace = rows.load_namespace(tx, thread, name)
     if header is None or namespace is None:

@@ -8,9 +8,7 @@ and below. The invariant: deletions and packing of other checkpoints don't chang
 import math
 from collections.abc import Iterable, Mapping
 
-from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
-from deltastore.codec.primitives import unseal
 from deltastore.log import finding, keys, rows
 from deltastore.log import state as st
 from deltastore.log.reading import View
@@ -37,11 +35,10 @@ class Weights:
     def _load(self, series: int) -> None:
         prefix = keys.chunks(self.view.thread, series)
         for key, sealed in self.view.tx.scan(prefix, keys.end_of(prefix)):
-            data = unseal(key, sealed)
-            row = chunkrow.decode_row(data, int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            row = self.view.open_chunks(key, sealed)
             frames = sum(len(based.frame) for based in row.based.values())
             plain = sum(map(len, row.whole.values())) or 1
-            ratio = (len(data) - frames) / plain
+            ratio = (len(sealed) - frames) / plain
             for number, blob in row.whole.items():
                 self.sizes[series][number] = math.ceil(len(blob) * ratio)
             for number, based in row.based.items():

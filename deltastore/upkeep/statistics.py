@@ -7,10 +7,8 @@ compressed together, so the bytes of one chunk are its share by plain size. Impo
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
-from deltastore.codec.primitives import unseal
 from deltastore.errors import InvalidInputError
 from deltastore.log import finding, keys, rows, surviving, tagging
 from deltastore.log import state as st
@@ -147,7 +145,7 @@ class _Thread:
         plain: dict[int, int] = {}
         prefix = keys.chunks(self.view.thread, series)
         for key, sealed in self.tx.scan(prefix, keys.end_of(prefix)):
-            row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+            row = self.view.open_chunks(key, sealed)
             frames = {number: len(based.frame) for number, based in row.based.items()}
             whole = sum(map(len, row.whole.values()))
             shared = len(key) + len(sealed) - sum(frames.values())

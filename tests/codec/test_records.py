@@ -84,7 +84,7 @@ def row_of(record: Record, shifts: tuple[int, int] = (0, 0)) -> bytes:
 
 
 def read(data: bytes) -> Record:
-    row = recordrow.decode_row(data, LAST)
+    row = recordrow.decode_row(data, LAST, None)
     assert (row.packed, row.ulids, row.writes) == (False, (LAST,), {})
     (record,) = row.records
     return record
@@ -126,7 +126,7 @@ class TestRoundTrip:
 
     @given(packs())
     def test_a_pack_comes_back(self, pack: RecordRow) -> None:
-        assert recordrow.decode_row(recordrow.encode_pack(pack), pack.ulids[-1]) == pack
+        assert recordrow.decode_row(recordrow.encode_pack(pack), pack.ulids[-1], None) == pack
 
     @given(RECORDS)
     def test_flags_tell_anchors_and_hidden_records(self, record: Record) -> None:
@@ -209,11 +209,11 @@ def with_odd(data: st.DataObject, value: Any) -> Any:
 def decodes_or_is_damaged(data: bytes, last: bytes = LAST) -> None:
     """What decodes can be encoded, and says the same again; no other error than ChecksumError."""
     try:
-        row = recordrow.decode_row(data, last)
+        row = recordrow.decode_row(data, last, None)
     except ChecksumError:
         return
     if row.packed:
-        assert recordrow.decode_row(recordrow.encode_pack(row), last) == row
+        assert recordrow.decode_row(recordrow.encode_pack(row), last, None) == row
     else:
         assert read(row_of(row.records[0])) == row.records[0]
     for record in row.records:
@@ -257,7 +257,7 @@ class TestDamage:
                 continue
             body = ormsgpack.packb([members, columns, [writes]])
             with pytest.raises(ChecksumError):
-                recordrow.decode_row(b"\x03\x02\0" + body, b"\x01" * 16)
+                recordrow.decode_row(b"\x03\x02\0" + body, b"\x01" * 16, None)
 
     @pytest.mark.parametrize(
         ("field", "odd"),
@@ -272,7 +272,7 @@ class TestDamage:
         members, columns, writes = ormsgpack.unpackb(unpack(recordrow.encode_pack(pack)[2:]))
         columns[field] = odd
         with pytest.raises(ChecksumError):
-            recordrow.decode_row(b"\x03\x02\0" + ormsgpack.packb([members, columns, writes]), b"\x01" * 16)
+            recordrow.decode_row(b"\x03\x02\0" + ormsgpack.packb([members, columns, writes]), b"\x01" * 16, None)
 
     @pytest.mark.parametrize(
         ("place", "odd"),
@@ -287,7 +287,7 @@ class TestDamage:
         fields = ormsgpack.unpackb(unpack(rec.encode_record(PLAIN)))
         fields[place] = odd
         with pytest.raises(ChecksumError):
-            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
+            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST, None)
 
     @pytest.mark.parametrize(
         "op",
@@ -303,12 +303,12 @@ class TestDamage:
         fields = ormsgpack.unpackb(unpack(rec.encode_record(PLAIN)))
         fields[9] = [op]
         with pytest.raises(ChecksumError):
-            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST)
+            recordrow.decode_row(b"\x01\0\0\0" + ormsgpack.packb(fields), LAST, None)
 
     def test_a_pack_under_another_key_or_out_of_order_is_damage(self) -> None:
         first, second, third = b"\0" * 16, b"\x01" * 16, b"\x02" * 16
         pack = RecordRow(True, (first, second), (PLAIN, PLAIN), {})
-        assert recordrow.decode_row(recordrow.encode_pack(pack), second) == pack
+        assert recordrow.decode_row(recordrow.encode_pack(pack), second, None) == pack
         for other in (
             recordrow.encode_pack(replace(pack, ulids=(first, third))),
             recordrow.encode_pack(replace(pack, ulids=(third, second))),
@@ -316,18 +316,18 @@ class TestDamage:
             b"\x03\x01" + recordrow.encode_pack(pack)[2:],
         ):
             with pytest.raises(ChecksumError):
-                recordrow.decode_row(other, second)
+                recordrow.decode_row(other, second, None)
 
     def test_a_shift_beyond_what_a_key_holds_is_damage(self) -> None:
         with pytest.raises(ChecksumError):
-            recordrow.decode_row(row_of(PLAIN, (2**48, 0)), LAST)
+            recordrow.decode_row(row_of(PLAIN, (2**48, 0)), LAST, None)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\0", b"\x02", b"\x04\0\0", b"\x01", b"\x01\0", b"\x01\0\0", b"\x01\0\0\x02"]
     )
     def test_an_unknown_kind_or_method_is_damage(self, data: bytes) -> None:
         with pytest.raises(ChecksumError):
-            recordrow.decode_row(data, LAST)
+            recordrow.decode_row(data, LAST, None)
 
 
 def test_the_bytes_of_a_record_in_format_0() -> None:

@@ -18,7 +18,7 @@ def forge(storage: Storage, change: Callable[[bytes], bytes | None], thread: int
     for key, sealed in rows_of(storage).items():
         if not key.startswith(prefixes):
             continue
-        row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
+        row = chunkrow.decode_row(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"), None)
         new = {number: change(blob) for number, blob in row.whole.items()}
         whole = {number: new[number] or blob for number, blob in row.whole.items()}
         tags = b"".join(whole[number][:1] if number in whole else bytes((row.tag(number),)) for number in row.numbers)

@@ -457,7 +457,7 @@ def test_a_read_of_any_checkpoint_of_a_long_thread_is_whole(frequency: int) -> N
 def forge(storage: Any, place: int, **changes: Any) -> None:
     """Replace fields of the nth record of the first thread, under a right checksum."""
     key = sorted(key for key in rows_of(storage) if key[:7] == b"\0\0\0\0\0\1r")[place]
-    row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:])
+    row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None)
     body = rec.encode_record(replace(row.records[0], **changes))
     put_raw(storage, key, seal(key, recordrow.encode_row(body, (0, 0))))
 

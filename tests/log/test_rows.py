@@ -219,7 +219,7 @@ def test_the_bytes_of_small_rows_in_format_0() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     write = rows.StoredWrite(-1, 16, Value(1, ((3, 2),)), "p", 9)
     assert rows.Header(b"t", 1, 2).encode().hex() == (
-        "9d" + "c40174" + "0102" + "c0" + "920101" + "0100" + "920000" * 3 + "000000"
+        "9e" + "c40174" + "0102" + "c0" + "920101" + "0100" + "920000" * 3 + "000000" + "c0"
     )
     assert ormsgpack.packb(rows.Namespace(b"n", 1, 0).fields()).hex() == (
         "9a" + "c4016e" + "010000" + "c0c0" + "0000" + "c0" + "00"

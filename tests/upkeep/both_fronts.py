@@ -15,6 +15,7 @@ from deltastore.codec import records as rec
 from deltastore.codec.primitives import unseal
 from deltastore.langgraph import DeltaSaver
 from deltastore.log import deleting, keys, names, policy, rows
+from deltastore.log.dictionaries import Dictionaries
 from deltastore.log.reading import View
 from tests.langgraph.deleting import agent, runs
 from tests.raw import rows_of
@@ -102,14 +103,14 @@ def plain_rows(store: Store) -> Iterator[bytes]:
         for key, sealed in stored.items():
             thread, kind = int.from_bytes(key[: keys.THREAD_BYTES], "big"), key[keys.THREAD_BYTES : 7]
             yield key
-            yield sealed
+            yield sealed  # a dictionary stands in its row as it is
             if thread and kind == b"c":
                 view, series = View(tx, thread, ""), key[7]
                 head = chunkrow.decode_head(unseal(key, sealed), int.from_bytes(key[-keys.NUMBER_BYTES :], "big"))
                 for number in head.numbers:
                     yield view.blob(series, number)
             elif thread and kind == b"r":
-                row = recordrow.decode_row(unseal(key, sealed), key[-16:])
+                row = recordrow.decode_row(unseal(key, sealed), key[-16:], Dictionaries(tx))
                 for record in row.records:
                     yield repr(rec.fields_of(record)).encode()
                 for writes in row.writes.values():

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from deltastore.cli import places
-from deltastore.cli.arguments import Debug, Erase, Json, Level, Shrink, StorePath
+from deltastore.cli.arguments import Debug, Erase, Json, Level, Shrink, StorePath, UseDictionary
+from deltastore.cli.exits import OF_ERRORS
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, percent, size
+from deltastore.errors import CorruptionError
 from deltastore.store import Store
 from deltastore.upkeep import shrinking
 from deltastore.upkeep.compaction import CompactReport, compact
@@ -25,7 +27,9 @@ KEYS = {
     "bytes_before": "of rows, as stored",
     "bytes_after": "of rows, as stored",
     "chunks_dropped": "that nothing needed",
-    "skipped": "threads whose dead chunks stay for the next time, because others wrote to them all the while",
+    "skipped": "threads of which something stays for the next time, because others wrote to them all the while",
+    "damaged": "by thread, what is damaged; the others are compacted",
+    "dictionary": "what was decided of one, and why",
     "shrink.bytes_before": "of the data file; `shrink` is null without --shrink",
     "shrink.bytes_after": "of the data file",
 }
@@ -42,6 +46,7 @@ def command(
     erase: Erase = False,
     shrink: Shrink = False,
     level: Level = DEFAULT_LEVEL,
+    dictionary: UseDictionary = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -53,10 +58,12 @@ def command(
     with open_store(path) as store:
         chosen = [places.find_thread(store, thread) for thread in threads] if threads else None
         with session.progress("compacting threads") as progress:
-            report = compact(store, threads=chosen, erase=erase, level=level, progress=progress)
+            report = compact(store, threads=chosen, erase=erase, level=level, dictionary=dictionary, progress=progress)
         shrunk = shrink_file(store, session) if shrink else None
     document = {**asdict(report), "shrink": None if shrunk is None else asdict(shrunk)}
     session.answer(as_json, document, [*compact_lines(report), *shrink_lines(shrunk)])
+    if report.damaged:
+        session.code = OF_ERRORS[CorruptionError]
 
 
 def shrink_file(store: Store, session: Session) -> ShrinkReport:
@@ -74,8 +81,11 @@ def compact_lines(report: CompactReport) -> Iterator[str]:
         f"bytes  {size(report.bytes_before)} before, {size(report.bytes_after)} after "
         f"({percent(saved, report.bytes_before)} less)"
     )
+    yield report.dictionary
     for name in report.skipped:
-        yield f"skipped, for others wrote to it all the while: {escaped(name)}"
+        yield f"something stays for the next time, for others wrote to it all the while: {escaped(name)}"
+    for name, what in report.damaged.items():
+        yield f"damaged: {escaped(name)}: {escaped(what)}"
 
 
 def shrink_lines(report: ShrinkReport | None) -> Iterator[str]:

@@ -38,6 +38,7 @@ def command(
     Deleted text is out of the file only with both --erase and --shrink. Others may read and write meanwhile.
     """
     session: Session = context.obj
+    compacted = None
     with open_store(path) as store:
         swept = retain.sweep(session, store, retain.Wish(None, None, None, dry_run, yes))
         lines = list(swept.lines(session, detailed=False))
@@ -49,5 +50,5 @@ def command(
             document |= {"compact": asdict(compacted), "shrink": None if shrunk is None else asdict(shrunk)}
             lines += [*compact.compact_lines(compacted), *compact.shrink_lines(shrunk)]
     session.answer(as_json, document, lines)
-    if swept.document()["damaged"]:
+    if swept.document()["damaged"] or (compacted is not None and compacted.damaged):
         session.code = exits.OF_ERRORS[CorruptionError]
