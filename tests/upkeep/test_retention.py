@@ -264,10 +264,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]) -> 
     change = retention._Sweep.change
     waiting = [others]
 
-    def late(self: Any, name: str) -> Any:
+    def late(self: Any, name: str, looked: Any) -> Any:
         while waiting:
             waiting.pop()()
-        return change(self, name)
+        return change(self, name, looked)
 
     monkeypatch.setattr(retention._Sweep, "change", late)
 
