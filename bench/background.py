@@ -1,10 +1,10 @@
 """Measure what retention in the background costs the puts of a saver.
 
-    python -m bench.background                        400 puts to each of two threads a round, with and without it
+    python -m bench.background                        200 puts to each of two threads a round, with and without it
     python -m bench.background --json background      writes bench/results/background.json
 
 One OS thread puts by turns to a thread that is pruned (`keep_last=20`) and to one beside it, whose own rules keep all.
-Both grow by a message of about 1 KB a put. Puts come back to back, or in turns: five to each thread, then a pause as
+Both grow by a message of about 1 KB a put. Puts come back to back, or in turns: ten to each thread, then a pause as
 for a model's answer. Rounds without and with retention alternate, each in a store of its own, durable on return; the
 first round of either isn't counted. Times are of the calls of `put` alone.
 """
@@ -32,7 +32,7 @@ RULES = Retention(keep_last=20)
 PRUNED, BESIDE = "pruned", "beside"
 MESSAGE_BYTES = 1_000
 WITHOUT, WITH = "without", "with"
-PUTS_A_TURN, PAUSE_S = 5, 0.1
+PUTS_A_TURN, PAUSE_S = 10, 0.3
 MODES = {"back to back": 0.0, "in turns": PAUSE_S}
 """How puts come, and how long the pause after a turn is, in seconds."""
 
@@ -69,7 +69,7 @@ def round_of(
                 for thread in (PRUNED, BESIDE):
                     messages[thread].append(HumanMessage(prose(chance, MESSAGE_BYTES), id=f"{number}"))
                     times[thread].append(put(saver, thread, number, messages[thread]))
-                if number % PUTS_A_TURN == 0 and pause_s:
+                if number % PUTS_A_TURN == PUTS_A_TURN - 1 and pause_s:
                     time.sleep(pause_s)
                 if not number:
                     saver.store.thread(BESIDE).retention = Retention()
@@ -101,8 +101,8 @@ def run(puts: int, rounds: int, pause_s: float, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--puts", type=int, default=400, help="to each thread in a round")
-    parser.add_argument("--rounds", type=int, default=5, help="of either kind")
+    parser.add_argument("--puts", type=int, default=200, help="to each thread in a round")
+    parser.add_argument("--rounds", type=int, default=6, help="of either kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
