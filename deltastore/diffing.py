@@ -1,16 +1,18 @@
 """Diffs: what is another in one state than in an earlier one, as frozen records.
 
-`diff_values` compares two plain states, `diff_readings` two checkpoints as read: chunks that both share are the same
-without being decoded. Imports codec and log. The invariant: a value of another type is another value (`1`, `1.0` and
-`True` differ), and the order of channels and keys is no part of a value.
+`diff_values` compares two states, plain or as `upkeep.inspecting` gives them, `diff_readings` two checkpoints as read:
+chunks that both share are the same without being decoded. Imports codec and log. The invariant: a value of another type
+is another value (`1`, `1.0` and `True` differ), and the order of channels and keys is no part of a value.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from deltastore.codec.blobs import JSONPLUS_RUN, STRICT_RUN, Codec
+from deltastore.codec.generic import Built
 from deltastore.codec.records import DICT, LIST
 from deltastore.log import state as st
 from deltastore.log.loading import LoadedChannel, Reading
@@ -18,8 +20,13 @@ from deltastore.log.loading import LoadedChannel, Reading
 DEFAULT_DEPTH = 4
 """How many keys and places a path has at most: deeper, the whole part counts as changed."""
 
+ALL_DEPTHS = 1 << 30
+"""A depth that no value has, so that every part is told apart."""
+MAX_ALIGNED_PAIRS = 1_000_000
+"""How many pairs of elements are compared to align what differs of two lists, which takes a fraction of a second."""
+
 Path = tuple[Any, ...]
-"""A channel's name, then keys of dicts and places in lists."""
+"""A channel's name, then keys of dicts, fields of objects and places in lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +48,9 @@ Changes = tuple[Change, ...]
 def diff_values(old: Mapping[Any, Any], new: Mapping[Any, Any], *, depth: int = DEFAULT_DEPTH) -> Changes:
     """Return what was removed from, changed in, and added to a state or any other mapping, in its order.
 
-    Lists are compared without their common beginning and end; what is left is paired place by place where it is
-    as long in both, else it was removed and added. Nothing is taken from its place that moved.
+    Lists are aligned by the elements that are the same in both, unless they differ in too many; between these, elements
+    are paired place by place, and what is left over was removed or added. Nothing is taken from its place that moved.
+    An inspected object is opened as the dict or list of its parts where both are of one class.
     """
     return tuple(_dicts((), old, new, depth))
 
@@ -124,12 +132,22 @@ def _part(path: Path, old: Any, new: Any) -> list[Change]:
 def _values(path: Path, old: Any, new: Any, depth: int) -> list[Change]:
     if _same(old, new):
         return []
-    if len(path) < depth and type(old) is type(new):
-        if isinstance(old, dict):
-            return _dicts(path, old, new, depth)
-        if isinstance(old, list):
-            return _lists(path, old, new, depth)
+    before, after = _opened(old), _opened(new)
+    if len(path) < depth and type(before) is type(after) and _class(old) == _class(new):
+        if isinstance(before, dict):
+            return _dicts(path, before, after, depth)
+        if isinstance(before, list):
+            return _lists(path, before, after, depth)
     return _part(path, old, new)
+
+
+def _opened(value: Any) -> Any:
+    """Return an inspected object's parts; any other value as it is."""
+    return value.parts if isinstance(value, Built) else value
+
+
+def _class(value: Any) -> str | None:
+    return value.name if isinstance(value, Built) else None
 
 
 def _dicts(path: Path, old: Mapping[Any, Any], new: Mapping[Any, Any], depth: int) -> list[Change]:
@@ -139,7 +157,10 @@ def _dicts(path: Path, old: Mapping[Any, Any], new: Mapping[Any, Any], depth: in
     for typed in [*mine, *(typed for typed in theirs if typed not in mine)]:
         before, after = mine.get(typed, _ABSENT), theirs.get(typed, _ABSENT)
         inner = (*path, typed[1])
-        found += _part(inner, before, after) if _ABSENT in (before, after) else _values(inner, before, after, depth)
+        if before is _ABSENT or after is _ABSENT:
+            found += _part(inner, before, after)
+        else:
+            found += _values(inner, before, after, depth)
     return found
 
 
@@ -148,15 +169,57 @@ def _lists(path: Path, old: Sequence[Any], new: Sequence[Any], depth: int, first
     shorter = min(len(old), len(new))
     begin = next((place for place in range(shorter) if not _same(old[place], new[place])), shorter)
     end = next((n for n in range(shorter - begin) if not _same(old[-1 - n], new[-1 - n])), shorter - begin)
+    first += begin
     mine, theirs = old[begin : len(old) - end], new[begin : len(new) - end]
-    places = range(first + begin, first + begin + max(len(mine), len(theirs)))
-    if len(mine) == len(theirs):
-        pairs = zip(places, mine, theirs, strict=True)
-        return [change for place, before, after in pairs for change in _values((*path, place), before, after, depth)]
-    return [
-        *(Change("removed", (*path, place), value, None) for place, value in zip(places, mine, strict=False)),
-        *(Change("added", (*path, place), None, value) for place, value in zip(places, theirs, strict=False)),
-    ]
+    found: list[Change] = []
+    for from_, to, at, until in _unlike(mine, theirs):
+        paired = min(to - from_, until - at)
+        for n in range(paired):
+            found += _values((*path, first + at + n), mine[from_ + n], theirs[at + n], depth)
+        found += [Change("removed", (*path, first + n), mine[n], None) for n in range(from_ + paired, to)]
+        found += [Change("added", (*path, first + n), None, theirs[n]) for n in range(at + paired, until)]
+    return found
+
+
+def _unlike(old: Sequence[Any], new: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
+    """Iterate over what stands between the elements that both have: where it begins and ends in the one and the other.
+
+    All is unlike where there is too much of it, or where an element can't be hashed.
+    """
+    if 0 < len(old) * len(new) <= MAX_ALIGNED_PAIRS:
+        try:
+            before, after = list(map(_token, old)), list(map(_token, new))
+        except TypeError:
+            yield 0, len(old), 0, len(new)
+            return
+        # its guess at what is common enough to be ignored makes long lists of the same numbers seem changed
+        for tag, *block in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            if tag != "equal":
+                yield block[0], block[1], block[2], block[3]
+    else:
+        yield 0, len(old), 0, len(new)
+
+
+def _token(value: Any) -> Hashable:
+    """Return what is equal for the same values only. Raises TypeError where a value can't be hashed."""
+    if isinstance(value, float):
+        return type(value), struct.pack("d", value)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_token, value))
+    if isinstance(value, dict):
+        return type(value), frozenset((type(key), key, _token(item)) for key, item in value.items())
+    if _has_fields(value):
+        return type(value), tuple(map(_token, _fields(value)))
+    hash(value)
+    return type(value), value
+
+
+def _has_fields(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(value: Any) -> Iterator[Any]:
+    return (getattr(value, field.name) for field in fields(value) if field.compare)
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -174,4 +237,6 @@ def _same(old: Any, new: Any) -> bool:
             return False
         theirs = {(type(key), key): value for key, value in new.items()}
         return all((type(key), key) in theirs and _same(value, theirs[type(key), key]) for key, value in old.items())
+    if _has_fields(old):
+        return all(map(_same, _fields(old), _fields(new)))
     return bool(old == new)

@@ -1,5 +1,6 @@
 """A diff names what changed, by position and key, and decodes no more than that."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deltastore
-from deltastore import Change, CheckpointNotFoundError, Reducer, Store, ThreadNotFoundError
+from deltastore import Change, CheckpointNotFoundError, Reducer, Remove, Store, ThreadNotFoundError, diffing
+from deltastore.codec.generic import Built, Sealed
 from deltastore.codec.strict import STRICT
-from deltastore.diffing import diff_values
+from deltastore.diffing import ALL_DEPTHS, diff_values
 from deltastore.store import Thread
+from deltastore.upkeep.inspecting import Unfolded, inspect
+from tests.cli.test_rendering import VALUES
 from tests.vocabulary import dicts, lists, shown, values
 
 
@@ -52,7 +56,21 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "expected"), EXAMPLES)
+ALIGNED = [
+    ({"m": [1, 2, 3]}, {"m": [2, 3, 4]}, [of("removed", "m", 0, old=1), of("added", "m", 2, new=4)]),
+    ({"m": ["a", "b", "c", "d"]}, {"m": ["a", "x", "b", "c", "y", "d"]},
+     [of("added", "m", 1, new="x"), of("added", "m", 4, new="y")]),
+    ({"m": [{"t": "hi", "n": 1}, 0]}, {"m": [{"t": "hi", "n": 2}, "new", 0]},
+     [of("changed", "m", 0, "n", old=1, new=2), of("added", "m", 1, new="new")]),
+    ({"m": ["a", "b", "c"]}, {"m": ["x", "c", "d"]},
+     [of("changed", "m", 0, old="a", new="x"), of("removed", "m", 1, old="b"), of("added", "m", 2, new="d")]),
+    ({"m": [1, True, 1.0, [1], {"k": 1}, 5]}, {"m": [True, 1.0, [True], {"k": 1.0}, 5]},
+     [of("removed", "m", 0, old=1), of("changed", "m", 2, 0, old=1, new=True),
+      of("changed", "m", 3, "k", old=1, new=1.0)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), EXAMPLES + ALIGNED)
 def test_what_differs(thread: Thread, old: Any, new: Any, expected: list[Change]) -> None:
     assert shown(between(thread, old, new)) == shown(tuple(expected))
 
@@ -88,6 +106,66 @@ def applied(state: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any
             if isinstance(value, list) and following and change == following[-1]:
                 out[name] = [element for element in value if element is not applied]
     return out
+
+
+@pytest.mark.parametrize("why", ["too many", "can't be hashed"])
+def test_what_cannot_be_aligned_is_paired_place_by_place(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old: list[Any] = [0, 1, 2, 3, 9]
+    new: list[Any] = [1, 2, 3, 4, 5, 9]
+    if why == "too many":
+        monkeypatch.setattr(diffing, "MAX_ALIGNED_PAIRS", 19)
+    else:
+        old[0] = {0}
+    found = diff_values({"m": old}, {"m": new})
+    assert [(change.kind, change.path[1]) for change in found] == [*(("changed", n) for n in range(4)), ("added", 4)]
+    assert (found[0].old, found[0].new) == (old[0], 1)
+
+
+def test_long_lists_that_have_little_in_common_end() -> None:
+    old, new = [n % 7 for n in range(20_000)], [n % 5 for n in range(30_000)]
+    found = diff_values({"m": old}, {"m": new})
+    assert sum(change.kind == "added" for change in found) == 10_000
+
+
+INSPECTED = [
+    ({"a": Built("m.C", {"x": 1, "y": 2})}, {"a": Built("m.C", {"x": 2, "y": 2})},
+     [of("changed", "a", "x", old=1, new=2)]),
+    ({"a": Built("m.C", {"x": 1})}, {"a": Built("m.D", {"x": 1})},
+     [of("changed", "a", old=Built("m.C", {"x": 1}), new=Built("m.D", {"x": 1}))]),
+    ({"a": Built("m.C", {"x": 1})}, {"a": {"x": 1}}, [of("changed", "a", old=Built("m.C", {"x": 1}), new={"x": 1})]),
+    ({"a": Built("m.C", (1,))}, {"a": Built("m.C", (True,))},
+     [of("changed", "a", old=Built("m.C", (1,)), new=Built("m.C", (True,)))]),
+    ({"a": Built("set", [1, 2])}, {"a": Built("set", [1, 2, 3])}, [of("added", "a", 2, new=3)]),
+    ({"a": [Built("m.M", {"text": "x"}), 1]}, {"a": [0, Built("m.M", {"text": "x"}), 1]}, [of("added", "a", 0, new=0)]),
+    ({"a": Unfolded(None, True, [1], ([2],))}, {"a": Unfolded(None, True, [1], ([True],))},
+     [of("changed", "a", old=Unfolded(None, True, [1], ([2],)), new=Unfolded(None, True, [1], ([True],)))]),
+    ({"a": Unfolded(None, True, 1, ())}, {"a": Unfolded(None, True, 1, ())}, []),
+    ({"a": Sealed("m.S", "aes", 3, b"1")}, {"a": Sealed("m.S", "aes", 3, b"2")},
+     [of("changed", "a", old=Sealed("m.S", "aes", 3, b"1"), new=Sealed("m.S", "aes", 3, b"2"))]),
+    ({"a": Remove(1)}, {"a": Remove(True)}, [of("changed", "a", old=Remove(1), new=Remove(True))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), INSPECTED)
+def test_what_differs_in_inspected_values(old: Any, new: Any, expected: list[Change]) -> None:
+    assert shown(diff_values(old, new, depth=ALL_DEPTHS)) == shown(tuple(expected))
+
+
+@given(VALUES, VALUES)
+def test_no_difference_means_the_same_inspected_value(value: Any, other: Any) -> None:
+    again = copy.deepcopy(value)
+    assert diff_values({"c": value}, {"c": again}, depth=ALL_DEPTHS) == ()
+    assert (diff_values({"c": [value]}, {"c": [other]}) == ()) == (diff_values({"c": value}, {"c": other}) == ())
+
+
+@given(st.data())
+def test_a_stored_state_differs_alike_when_it_is_inspected(data: st.DataObject) -> None:
+    old, new = data.draw(states), data.draw(states)
+    with deltastore.open(":memory:") as store:
+        thread = store.thread("t")
+        first, second = thread.put_state(old), thread.put_state(new)
+        sides = [inspect(store.log, "t", "", made.id).channels for made in (first, second)]
+        assert shown(diff_values(*sides)) == shown(diff_values(thread.state(first), thread.state(second)))
 
 
 states = st.dictionaries(st.sampled_from(["a", "b", "c"]), lists | dicts | values, max_size=3)

@@ -8,6 +8,7 @@ code but this project's and msgpack's.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 import ormsgpack
@@ -24,6 +25,9 @@ ARRAY: Final = "numpy.ndarray"
 _SINGLE, _POSITIONAL, _KEYWORDS, _METHOD, _PYDANTIC_1, _PYDANTIC_2, _ARRAY, _SNAPSHOT = range(8)
 """LangGraph's extensions of msgpack."""
 _PARTS_AT_LEAST: Final = 3
+
+DIGEST_BYTES: Final = 16
+"""Of a sealed value: enough that no two are taken for one, whoever chose their bytes."""
 
 TypeOf = Callable[[int], str]
 """Gives the name of an interned tag: serializer, version, form and kind of data, with NUL between."""
@@ -45,11 +49,15 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A value that only its serializer can read: which that is, the kind of data it wrote, how many bytes."""
+    """A value that only its serializer can read: which that is, the kind of data it wrote, how many bytes.
+
+    `digest` tells it from others, as its bytes would.
+    """
 
     serializer: str
     kind: str
     size: int
+    digest: bytes = b""
 
 
 class GenericCodec:
@@ -79,7 +87,7 @@ class GenericCodec:
         if tag < bl.FIRST_INTERNED_TAG:
             raise ChecksumError(f"malformed value: a whole value with tag {tag}")
         serializer, _, _, kind = (*self._type_of(tag).split("\0", 3), "", "", "")[:4]
-        return Sealed(serializer, kind, len(data))
+        return Sealed(serializer, kind, len(data), blake2b(data, digest_size=DIGEST_BYTES).digest())
 
     def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
         """Return the list of these elements, runs and removals. Raises ChecksumError."""

@@ -4,7 +4,7 @@ Imports choosing, removing and names. The invariant: a deletion is one transacti
 later, in bounded ones, and can't come back, because its number is never used again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
 from deltastore.log import choosing, finding, keys, names, removing, rows, tagging
@@ -100,10 +100,11 @@ def delete(tx: WriteTransaction, name: str, chooser: choosing.Choose, chosen: Ch
 
 
 def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: choosing.Choice) -> Outcome:
-    """Do what was chosen, in the transaction that it was chosen in."""
+    """Do what was chosen, in the transaction that it was chosen in, or while the thread is as it was then."""
     before, collected = header.checkpoints, header.collected
     hidden = 0
-    for plan in choice.plans:
+    for made in choice.plans:
+        plan = replace(made, namespace=replace(made.namespace))  # a copy: the storage may ask to run this again
         if plan.removed or plan.rewritten or plan.visible:
             removing.apply(tx, view, header, plan)
             hidden += sum(map(len, plan.remnants))

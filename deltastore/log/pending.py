@@ -15,7 +15,7 @@ from deltastore.codec.blobs import Cut
 from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError
 from deltastore.log import dictionaries, finding, keys, rows
-from deltastore.log.heads import HeadCache, Pending
+from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
 from deltastore.log.putting import begin, check_front, take_numbers
 from deltastore.log.reading import View
@@ -63,20 +63,19 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
     bases = (header.next_chunk[0], header.next_chunk[1]) if header else (1, 1)
     numbers: dict[bytes, int] = {}
     chunk_bases: dict[int, tuple[int, ...]] = {}
-    tip = None
+    head = None
     if thread is not None and namespace is not None:
         earlier = heads.pending(thread, namespace.number, put.id, collected, bases[0])
         if earlier is not None:
             numbers, chunk_bases = earlier.numbers, earlier.bases
-        if namespace.tip is not None:  # the snapshot's: the cache may be ahead of it
-            tip = heads.head(thread, namespace.number, collected, namespace.tip)
+        # mostly the tip's; another one's chunks do as well, for the put that makes the tip may be under way just now
+        head = heads.head(thread, namespace.number, collected)
     new = NewChunks(bases[0])
     values: list[tuple[int, int, rec.Value]] = []
     for channel, (idx, _, cut) in zip(channels, put.writes, strict=True):
-        old = None
-        if tip is not None and channel in tip.blobs and (value := tip.state[channel].value) is not None:
-            old = Old(value.kind, sp.numbers(value.spans), tip.blobs[channel], tip.keys.get(channel))
-            chunk_bases |= tip.bases
+        old = None if head is None else _known(head, channel, bases[0])
+        if old is not None and head is not None:
+            chunk_bases |= {number: behind for number, behind in head.bases.items() if number < bases[0]}
         placed = place(cut, old, numbers, new)
         values.append((idx, channel, rec.Value(cut.kind, sp.of_numbers(placed.numbers))))
     row = new.row(chunk_bases)
@@ -87,6 +86,17 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
     return PreparedWrites(
         put, thread, collected, bases, dictionary, tuple(values), (made, None), numbers | new.index, chunk_bases
     )
+
+
+def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
+    """Return the value of a channel, as far as a snapshot with this next chunk number has all of its chunks.
+
+    The cache may be ahead of the snapshot; numbers from there on are those of this put's own chunks.
+    """
+    value = head.state[channel].value if channel in head.blobs else None
+    if value is None or any(first + length > next_chunk for first, length in value.spans):
+        return None
+    return Old(value.kind, sp.numbers(value.spans), head.blobs[channel], head.keys.get(channel))
 
 
 def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:

@@ -6,7 +6,7 @@ nothing of a thread is to be believed before its checksum was met.
 
 import hashlib
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import ormsgpack
 
@@ -36,6 +36,20 @@ class Source(Protocol):
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes; none at the end."""
+
+
+@runtime_checkable
+class Seekable(Source, Protocol):
+    """A source that may be read a second time, as a file and not a pipe can."""
+
+    def seekable(self) -> bool:
+        """Tell whether it really can."""
+
+    def tell(self) -> int:
+        """Return the place that it is read from next."""
+
+    def seek(self, place: int, /) -> int:
+        """Go back to a place."""
 
 
 def _digest() -> "hashlib.blake2b":

@@ -1,11 +1,11 @@
 """Loading a dump: its threads, each new in this store, and there when it is whole.
 
-Imports loading_thread, dumpframes, and store and below. The invariant: a thread's name leads to it after its checksum
-was met, in its last transaction; until then its rows stand in the queue, for a collection to find.
+Imports loading_thread, dumpframes, renaming, and store and below. The invariant: a thread's name leads to it after its
+checksum was met, in its last transaction; until then its rows stand in the queue, for a collection to find.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -16,16 +16,16 @@ from deltastore.errors import (
     ChecksumError,
     CorruptionError,
     DeltastoreError,
-    InvalidIdError,
     InvalidInputError,
     StorageError,
     ThreadExistsError,
 )
 from deltastore.log import deleting, keys, names
-from deltastore.store import Store, check_name
-from deltastore.upkeep.dumpframes import FrameReader, Source
+from deltastore.store import Store
+from deltastore.upkeep.dumpframes import FrameReader, Seekable, Source
 from deltastore.upkeep.loading_thread import ThreadLoad
 from deltastore.upkeep.progress import Progress
+from deltastore.upkeep.renaming import Rename, Renaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +41,91 @@ def load(
     store: Store,
     file: str | PathLike[str] | Source,
     *,
-    rename: Callable[[str], str] | None = None,
+    rename: Rename | None = None,
     skip_existing: bool = False,
     progress: Progress | None = None,
 ) -> Loaded:
     """Load the threads of a dump, from a file's path or an open binary one; each is there whole, or not at all.
 
     Writers go on meanwhile. A name in use raises before anything of that thread is written, or with `skip_existing`
-    leaves it out; `rename` gives the name here for a name there. `progress` counts threads, of how many isn't known.
+    leaves it out. `rename` maps names in the dump to names here, the others staying, or is a function that gives the
+    name here for a name there. `progress` counts threads, of how many isn't known.
 
     What it raises leaves the threads before it loaded: ThreadExistsError; ChecksumError naming the thread where the
     dump is damaged or ends early; FormatError where it is another version or no dump; InvalidInputError where the file
-    can't be read; ConflictError where a collection took it for abandoned; StoreFullError, StorageError.
+    can't be read; ConflictError where a collection took it for abandoned; StoreFullError, StorageError. A name to be
+    renamed that the dump lacks is a ThreadNotFoundError, before anything is loaded unless the file is a pipe.
     A kill leaves rows that `collect` removes, an hour after they were written.
     """
-    threads = skipped = checkpoints = 0
+    with opened(file, rename) as dump:
+        return load_opened(store, dump, skip_existing=skip_existing, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDump:
+    """A dump that begins as one does, and what its threads are to be called."""
+
+    frames: FrameReader
+    renaming: Renaming
+
+
+@contextmanager
+def opened(file: str | PathLike[str] | Source, rename: Rename | None = None) -> Iterator[OpenedDump]:
+    """Open a dump and read how it begins, before any store is made for it; `rename` as in `load`.
+
+    Raises FormatError, ChecksumError, InvalidInputError, ThreadNotFoundError, StorageError.
+    """
+    renaming = Renaming(rename)
     with _opened(file) as source:
-        frames = FrameReader(source)
+        if renaming.names_threads and isinstance(source, Seekable) and source.seekable():
+            place = source.tell()
+            _look_for_names(source, rename)
+            source.seek(place)
+        yield OpenedDump(FrameReader(source), renaming)
+
+
+def load_opened(
+    store: Store, dump: OpenedDump, *, skip_existing: bool = False, progress: Progress | None = None
+) -> Loaded:
+    """Load the threads of an opened dump, as `load` does."""
+    threads = skipped = checkpoints = 0
+    while True:
+        match dump.frames.next():
+            case ["thread", bytes(name), *facts]:
+                found = dump.renaming.name(name)
+                try:
+                    loaded = _load_thread(store, dump.frames, found, facts, skip_existing, threads)
+                except CorruptionError as error:
+                    raise ChecksumError(
+                        f"thread {found!r}: {error}; nothing of it was loaded, and {threads} threads before it "
+                        "were. Dump it again, or load another copy of the dump"
+                    ) from error
+                if loaded is None:
+                    skipped += 1
+                else:
+                    threads, checkpoints = threads + 1, checkpoints + loaded
+                if progress is not None:
+                    progress(threads + skipped, None)
+            case ["end", int(count)] if count == threads + skipped:
+                dump.renaming.check_all_met(threads)
+                return Loaded(threads, skipped, checkpoints)
+            case item:
+                raise ChecksumError(
+                    f"malformed dump: {item[0]!r} after {threads + skipped} threads; those before it are loaded"
+                )
+
+
+def _look_for_names(source: Source, rename: Rename | None) -> None:
+    """Read a dump to its end for the names in it, so that one that is lacking is told before anything is loaded."""
+    frames, renaming = FrameReader(source), Renaming(rename)
+    with contextlib.suppress(CorruptionError):  # loading it will tell, and which threads are whole
         while True:
             match frames.next():
-                case ["thread", bytes(name), *facts]:
-                    found = _name(name, rename)
-                    try:
-                        loaded = _load_thread(store, frames, found, facts, skip_existing)
-                    except CorruptionError as error:
-                        raise ChecksumError(
-                            f"thread {found!r}: {error}; nothing of it was loaded, and {threads} threads before it "
-                            "were. Dump it again, or load another copy of the dump"
-                        ) from error
-                    if loaded is None:
-                        skipped += 1
-                    else:
-                        threads, checkpoints = threads + 1, checkpoints + loaded
-                    if progress is not None:
-                        progress(threads + skipped, None)
-                case ["end", int(count)] if count == threads + skipped:
-                    return Loaded(threads, skipped, checkpoints)
-                case item:
-                    raise ChecksumError(
-                        f"malformed dump: {item[0]!r} after {threads + skipped} threads; those before it are loaded"
-                    )
+                case ["thread", bytes(name), *_]:
+                    renaming.name(name)
+                case ["end", *_]:
+                    renaming.check_all_met(0)
+                    return
 
 
 @contextmanager
@@ -98,23 +143,17 @@ def _opened(file: str | PathLike[str] | Source) -> Iterator[Source]:
         raise StorageError(f"{file}: the operating system refused: {error}") from error
 
 
-def _name(stored: bytes, rename: Callable[[str], str] | None) -> str:
-    try:
-        name = keys.decode_name(stored)
-        return name if rename is None else check_name(rename(name), "thread")
-    except InvalidIdError as error:
-        raise InvalidInputError(f"a thread can't be renamed so: {error}") from error
-
-
-def _load_thread(store: Store, frames: FrameReader, name: str, facts: list[Any], skip_existing: bool) -> int | None:
+def _load_thread(
+    store: Store, frames: FrameReader, name: str, facts: list[Any], skip_existing: bool, before: int
+) -> int | None:
     """Load one thread; return how many checkpoints it has, or None where its name is in use."""
     storage = store.log.storage
     with storage.read() as tx:
         taken = names.find(tx, keys.THREAD, keys.encode_name(name)) is not None
     if taken and not skip_existing:
         raise ThreadExistsError(
-            f"a thread is named {name!r} already; the threads before it are loaded. Rename it while loading, leave "
-            "out what exists, or delete it first"
+            f"a thread is named {name!r} already; {before} threads before it were loaded. Load it under another name "
+            "with rename, leave out what exists with skip-existing, or delete it first"
         )
     if taken:
         _skip(frames)

@@ -116,7 +116,7 @@ def plan(
     for done, name in enumerate(sweep.names(), 1):
         looked = sweep.look(name)
         if looked is not None:
-            found.append(looked)
+            found.append(looked.decision.plan)
         if progress is not None:
             progress(done, max(total, done))
     return RetentionPlan(tuple(found), tuple(sweep.damaged), sweep.note(len(found)))
@@ -149,10 +149,10 @@ def apply(
         if report.changed == limit:
             report.more = True
             break
-        looked = sweep.look(name)
+        looked = sweep.look(name, to_change=True)
         report.looked_at += looked is not None
-        if looked is not None and looked.changes:  # else nobody has to wait for a transaction
-            changed = sweep.change(name)
+        if looked is not None and looked.decision.plan.changes:  # else nobody has to wait for a transaction
+            changed = sweep.change(name, looked)
             if changed is not None:
                 report._add(changed)
         if progress is not None:
@@ -202,20 +202,30 @@ class _Sweep:
         """Return what a caller should know who may have forgotten to state rules."""
         return NO_RULES if self.rules.is_off and not looked_at and not self.damaged else ""
 
-    def look(self, name: str) -> ThreadPlan | None:
-        """Decide about a thread; None where it isn't there, has no rules, or can't be read."""
+    def look(self, name: str, *, to_change: bool = False) -> "_Looked | None":
+        """Decide about a thread; None where it isn't there, has no rules, or can't be read.
+
+        `to_change`: find out what it takes too, so that nobody has to wait for that.
+        """
         try:
             with self.storage.read() as tx:
                 decided = self._decide(tx, name)
+                if decided is None:
+                    return None
+                view, header, decision = decided
+                choice = _choice(view, decision) if to_change and decision.plan.changes else None
         except CorruptionError as error:
             self.damaged.append((name, str(error)))
             return None
-        return None if decided is None else decided[2].plan
+        return _Looked(view.thread, header.changes, decision, choice)
 
-    def change(self, name: str) -> ThreadPlan | None:
-        """Decide about a thread and do it, in one transaction; None where nothing goes any more."""
+    def change(self, name: str, looked: "_Looked") -> ThreadPlan | None:
+        """Do what was decided about a thread, in one transaction; None where nothing goes any more.
+
+        It is decided anew in there if the thread isn't as it was when it was looked at.
+        """
         try:
-            changed = names.in_write(self.storage, (), lambda tx: self._change(tx, name))
+            changed = names.in_write(self.storage, (), lambda tx: self._change(tx, name, looked))
         except CorruptionError as error:
             self.damaged.append((name, str(error)))
             return None
@@ -234,11 +244,19 @@ class _Sweep:
         view = View(tx, found[0], name)
         return None if rules.is_off else (view, found[1], decide(view, found[1], rules, self.now_ms))
 
-    def _change(self, tx: WriteTransaction, name: str) -> "_Changed | None":
-        decided = self._decide(tx, name)
-        if decided is None or not decided[2].plan.changes:
+    def _change(self, tx: WriteTransaction, name: str, looked: "_Looked") -> "_Changed | None":
+        found = finding.find_thread(tx, name)
+        if found is None:
             return None
-        view, header, decision = decided
+        thread, header = found
+        if looked.choice is not None and (looked.thread, looked.changes) == (thread, header.changes):
+            view, decision, choice = View(tx, thread, name), looked.decision, looked.choice
+        else:
+            decided = self._decide(tx, name)
+            if decided is None or not decided[2].plan.changes:
+                return None
+            view, header, decision = decided
+            choice = _choice(view, decision)
         if decision.plan.whole is not None:
             deleting.delete_thread(tx, name, self.now_ms)
             return _Changed(decision.plan, [])
@@ -246,13 +264,28 @@ class _Sweep:
         for key in decision.stray_rows:
             tx.delete(key)
         header.collected += bool(decision.stray_rows)
-        choice = choosing.all_but(lambda _: decision.kept)(view)
         deleting.apply_choice(tx, view, header, choice)
         if decision.stray_rows:
             rows.store_header(tx, view.thread, header)
-        spaces = [made.namespace for made in choice.plans]
+        spaces = [made.namespace for made in choice.plans if made.namespace.tip not in made.removed]
         tips = [(view.thread, space.number, space.tip, was, header.collected) for space in spaces if space.tip]
         return _Changed(decision.plan, tips)
+
+
+def _choice(view: View, decision: Decision) -> choosing.Choice:
+    if decision.plan.whole is not None:
+        return choosing.Choice((), ())
+    return choosing.all_but(lambda _: decision.kept)(view)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was decided about a thread, and what it takes; `changes`: the moment of the thread, as its header counts."""
+
+    thread: int
+    changes: int
+    decision: Decision
+    choice: choosing.Choice | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class ThreadStatistics:
 
     `channels`: bytes of the chunks that a channel was the first to name. `base_bytes`: of chunks that others are stored
     against and no channel names any more. `garbage_bytes`: of chunks that nothing needs, which compaction removes.
-    `freed_bytes`: about what would go if the last checkpoints alone were kept; None unless asked for.
+    `stray_writes`: pending writes whose checkpoint isn't there, or not yet. `freed_bytes`: about what would go if the
+    last checkpoints alone were kept; None unless asked for.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ThreadStatistics:
     base_bytes: int
     garbage_bytes: int
     full_bytes: int
+    stray_writes: int
     freed_bytes: int | None
 
     @property
@@ -58,10 +60,15 @@ class ThreadStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A store: its threads, the largest first, and `store_rows`, which belong to none of them."""
+    """A store: its threads, the largest first, and `store_rows`, which belong to none of them.
+
+    `orphans`: rows that no name leads to, of deleted threads and of copies and loads under way or given up; `collect`
+    removes them, those of what may be under way after an hour.
+    """
 
     threads: tuple[ThreadStatistics, ...]
     store_rows: RowBytes
+    orphans: RowBytes
 
 
 def measure(store: Store, *, keep_last: int | None = None, progress: Progress | None = None) -> Statistics:
@@ -82,7 +89,13 @@ def measure(store: Store, *, keep_last: int | None = None, progress: Progress | 
                 threads.append(_Thread(store, tx, found[0], name).measure(found[1], keep_last))
     with store.log.storage.read() as tx:
         store_rows = RowBytes(*tx.measure(keys.STORE, keys.thread(1)))
-    return Statistics(tuple(sorted(threads, key=lambda thread: -thread.bytes)), store_rows)
+        queued = [tx.measure(prefix, keys.end_of(prefix)) for prefix in map(_prefix, rows.load_queue(tx))]
+    orphans = RowBytes(sum(count for count, _ in queued), sum(size for _, size in queued))
+    return Statistics(tuple(sorted(threads, key=lambda thread: -thread.bytes)), store_rows, orphans)
+
+
+def _prefix(queued: rows.Queued) -> bytes:
+    return keys.thread(queued.thread)
 
 
 class _Thread:
@@ -120,6 +133,7 @@ class _Thread:
             round(self._bytes(0, needed[0] - named[0])),
             round(all_bytes - self._bytes(0, needed[0]) - self._bytes(1, needed[1])),
             sum(self._full(namespace) for namespace in namespaces),
+            self._stray_writes(namespaces),
             freed,
         )
 
@@ -197,6 +211,18 @@ class _Thread:
             sizes[op.channel] += sum(self._plain(op.channel, write) for write in op.writes)
         else:
             sizes[op.channel] = sum(self._plain(op.channel, value) for value in _values(channel))
+
+    def _stray_writes(self, namespaces: Iterable[rows.Namespace]) -> int:
+        by_number = {namespace.number: namespace for namespace in namespaces}
+        prefix = keys.all_writes(self.view.thread)
+        stray = 0
+        for key, sealed in self.tx.scan(prefix, keys.end_of(prefix)):
+            rest = key[len(prefix) :]
+            namespace = by_number.get(int.from_bytes(rest[: keys.NAMESPACE_BYTES], "big"))
+            id_ = rest[keys.NAMESPACE_BYTES + 1 : -keys.HASH_BYTES].decode("utf-8", "backslashreplace")
+            if namespace is None or finding.find(self.view, namespace, id_) is None:
+                stray += sum(map(len, rows.decode_tasks(key, unseal(key, sealed)).values()))
+        return stray
 
     # --- what retention would free
 

@@ -62,6 +62,62 @@ class TestDumpAndLoad:
         assert document == {"threads": 0, "skipped": 1, "checkpoints": 0}
         assert "1 left out" in run("load", file, "--skip-existing").out
 
+    def test_under_another_name(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        file = str(tmp_path / "runs.dump")
+        run("copy", "user-42", "a=b\n")
+        run("dump", file)
+        shown = [each["name"] for each in run("threads", "--json").document["threads"]]
+        taken = run("load", file, "--rename", "user-42=before", code=4).err
+        assert "'a=b\\n'" in taken
+        assert "rename" in taken
+        assert "1 threads before it were loaded" in taken
+        run("delete", "before", "--yes")
+        renames = ["--rename", "user-42=before", "--rename", r"a\x3db\n=x=y"]
+        assert run("load", file, *renames, "--json").document == {"threads": 2, "skipped": 0, "checkpoints": 8}
+        assert {each["name"] for each in run("threads", "--json").document["threads"]} == {*shown, "before", "x=y"}
+        assert (
+            run("show", "before@before-deploy").out.partition("\n")[2]
+            == (run("show", "user-42@before-deploy").out.partition("\n")[2])
+        )
+        assert run("load", file, *renames, "--skip-existing", "--json").document["skipped"] == 2
+
+    def test_names_that_are_to_be_given_and_cannot(
+        self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path
+    ) -> None:
+        file = str(tmp_path / "runs.dump")
+        run("dump", file)
+        path.rename(tmp_path / "old.ds")
+        error = run("load", file, "--rename", "user-41=before", code=3).err
+        assert "'user-41'" in error
+        assert "it holds 'user-42'; nothing of it was loaded" in error
+        for wrong in ("user-42", "=x", "user-42="):
+            assert "OLD=NEW" in run("load", file, "--rename", wrong, code=2).err
+        assert "two names" in run("load", file, "--rename", "user-42=a", "--rename", "user-42=b", code=2).err
+        assert "can't both" in run("load", file, "--rename", "user-42=a", "--rename", "user-43=a", code=2).err
+        assert not path.exists()
+
+    def test_what_is_no_dump_makes_no_store(self, run: Run, path: Path, tmp_path: Path) -> None:
+        with deltastore.open(":memory:") as store:
+            deltastore.dump(store, tmp_path / "empty.dump")
+        data = (tmp_path / "empty.dump").read_bytes()
+        file = tmp_path / "file"
+        for content, code in (
+            (b"", 6),
+            (b"PK\3\4 an archive", 6),
+            (data[:10], 6),
+            (data[:16], 7),
+            (data[:18], 7),
+            (data[:30], 7),
+            (data[:16] + bytes(4) + data[20:], 7),
+        ):
+            file.write_bytes(content)
+            assert run("load", str(file), code=code).err.count("\n") == 1
+            piped = subprocess.run([*PROGRAM, "load", str(path), "-"], input=content, capture_output=True, check=False)
+            assert piped.returncode == code
+            assert not path.exists()
+        run("load", str(tmp_path / "empty.dump"))
+        assert path.exists()
+
     def test_files_that_are_wrong(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
         file = tmp_path / "runs.dump"
         run("dump", str(file))

@@ -103,8 +103,11 @@ def test_plain_data_of_either_api_is_itself(value: Any) -> None:
 
 
 def test_a_foreign_serializers_value_is_sealed() -> None:
-    assert GENERIC.decode(bytes([40]) + b"abc") == Sealed("m.Serializer", "msgpack+aes", 3)
-    assert GENERIC.decode(bytes([41]) + b"abc") == Sealed("odd", "", 3)
+    found = GENERIC.decode(bytes([40]) + b"abc")
+    assert found == Sealed("m.Serializer", "msgpack+aes", 3, found.digest)
+    assert found == GENERIC.decode(bytes([40]) + b"abc") != GENERIC.decode(bytes([40]) + b"abd")
+    odd = GENERIC.decode(bytes([41]) + b"abc")
+    assert odd == Sealed("odd", "", 3, odd.digest)
 
 
 @given(st.integers(1, 31), st.binary(max_size=40))

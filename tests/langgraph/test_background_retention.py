@@ -2,7 +2,9 @@
 
 import multiprocessing
 import threading
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 import deltastore
 from deltastore import InvalidInputError, Retention, Store, check
 from deltastore.langgraph import DeltaSaver
+from deltastore.upkeep import background
 from deltastore.upkeep.background import EVERY_PUTS
 
 RULES = Retention(keep_last=5)
@@ -69,6 +72,67 @@ def test_many_threads_and_tasks(tmp_path: Path) -> None:
             left = ids(saver, f"t{number}")
             assert left[0] == "000050"
             assert 5 <= len(left) <= 5 + EVERY_PUTS
+
+
+@dataclass
+class Looks:
+    """What the background looked at, in order, and a way to wait for the next look."""
+
+    threads: list[str] = field(default_factory=list)
+    queue: "SimpleQueue[str]" = field(default_factory=SimpleQueue)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    found = Looks()
+    real = background.apply
+
+    def apply(store: Store, rules: Retention, *, threads: list[str]) -> Any:
+        report = real(store, rules, threads=threads)
+        found.threads += threads
+        found.queue.put(threads[0])
+        return report
+
+    monkeypatch.setattr(background, "apply", apply)
+    return found
+
+
+def test_without_a_pause_it_waits_for_more_puts(tmp_path: Path, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PAUSE_S", 3600)
+    monkeypatch.setattr(background, "MAX_WAIT_S", 3600)
+    patience = EVERY_PUTS * background.PATIENCE
+    with DeltaSaver.from_path(tmp_path / "s.ds", retention=RULES, sync="none") as saver:
+        put_many(saver, "b", 1, EVERY_PUTS)
+        put_many(saver, "a", 1, patience - 1)
+        assert looks.threads == []
+        assert len(ids(saver, "a")) == patience - 1
+        put_many(saver, "a", patience, 1)
+        assert looks.queue.get(timeout=60) == "a"
+        assert len(ids(saver, "a")) == 5
+        put_many(saver, "a", patience + 1, patience - 1)
+        assert looks.threads == ["a"]
+        put_many(saver, "a", 2 * patience, 1)
+        assert looks.queue.get(timeout=60) == "a"
+    assert looks.threads == ["a", "a", "b"]  # what was due is done at the end
+
+
+def test_no_thread_waits_for_a_pause_for_ever(tmp_path: Path, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PAUSE_S", 3600)
+    monkeypatch.setattr(background, "MAX_WAIT_S", 0.01)
+    with DeltaSaver.from_path(tmp_path / "s.ds", retention=RULES, sync="none") as saver:
+        for thread in "ab":
+            put_many(saver, thread, 1, EVERY_PUTS)
+            assert looks.queue.get(timeout=60) == thread
+            assert len(ids(saver, thread)) == 5
+
+
+def test_in_a_pause_all_that_is_due_is_done(tmp_path: Path, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DeltaSaver.from_path(tmp_path / "s.ds", retention=RULES, sync="none") as saver:
+        for thread in "abc":
+            put_many(saver, thread, 1, EVERY_PUTS)
+        put_many(saver, "few", 1, EVERY_PUTS - 1)
+        assert {looks.queue.get(timeout=60) for _ in range(3)} == {"a", "b", "c"}
+        assert [len(ids(saver, thread)) for thread in ("a", "b", "c", "few")] == [5, 5, 5, EVERY_PUTS - 1]
 
 
 def test_nothing_runs_without_work_and_rules_are_checked(tmp_path: Path) -> None:

@@ -241,6 +241,64 @@ class TestNamesInUse:
         with pytest.raises(InvalidInputError, match="renamed"):
             load(full, io.BytesIO(dumped(full)), rename=lambda _: "")
 
+    def test_some_may_be_renamed_by_name(self, full: Store) -> None:
+        before = everything(full)
+        store = deltastore.open(":memory:", reducers=[TOTAL])
+        swapped = {NAMES[0]: NAMES[1], NAMES[1]: NAMES[0]}
+        assert load(store, io.BytesIO(dumped(full)), rename=swapped).threads == 3
+        found = everything(store)
+        assert found == {swapped.get(name, name): held for name, held in before.items()}
+        assert check(store).ok
+
+    def test_a_renamed_one_may_be_in_use_too(self, full: Store) -> None:
+        data = dumped(full, NAMES[0])
+        with pytest.raises(ThreadExistsError, match=r"named 'é.* already; 0 threads before it were loaded.* rename"):
+            load(full, io.BytesIO(data), rename={NAMES[0]: NAMES[1]})
+        assert load(full, io.BytesIO(data), rename={NAMES[0]: NAMES[1]}, skip_existing=True) == Loaded(0, 1, 0)
+        assert load(full, io.BytesIO(data), rename={NAMES[0]: "new"}).threads == 1
+
+    @pytest.mark.parametrize("pipe", [False, True])
+    def test_what_is_to_be_renamed_must_be_there(self, full: Store, pipe: bool) -> None:
+        """A file is looked through first; what comes through a pipe is loaded when it turns out."""
+
+        class Pipe:
+            def __init__(self, data: bytes) -> None:
+                self.read = io.BytesIO(data).read
+
+        data = dumped(full, NAMES[0])
+        store = deltastore.open(":memory:", reducers=[TOTAL])
+        with pytest.raises(ThreadNotFoundError, match=r"no thread named 'plane', .* it holds 'plain'; ") as caught:
+            load(store, Pipe(data) if pipe else io.BytesIO(data), rename={"plane": "other"})
+        assert ("1 threads of it were loaded" if pipe else "nothing of it was loaded") in str(caught.value)
+        assert everything(store).keys() == ({NAMES[0]} if pipe else set())
+        assert load(store, Pipe(data) if pipe else io.BytesIO(data), rename={NAMES[0]: "other"}).threads == 1
+
+    def test_a_file_is_read_from_where_it_stands(self, full: Store) -> None:
+        stream = io.BytesIO(b"a header of another's" + dumped(full, NAMES[0]))
+        stream.seek(21)
+        assert load(full, stream, rename={NAMES[0]: "new"}).threads == 1
+
+    @pytest.mark.parametrize(
+        ("rename", "message"),
+        [
+            ({"a": ""}, "renamed so"),
+            ({"": "a"}, "renamed so"),
+            ({"a": 1}, "renamed so"),
+            ({"a": "c", "b": "c"}, "'a' and 'b' can't both be renamed to 'c'"),
+            (7, "expected a mapping"),
+        ],
+    )
+    def test_wishes_that_are_none(self, full: Store, rename: Any, message: str) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            load(full, io.BytesIO(dumped(full)), rename=rename)
+
+    def test_of_a_damaged_dump_what_is_whole_is_loaded_all_the_same(self, full: Store) -> None:
+        data = dumped(full, NAMES[0], NAMES[1])
+        store = deltastore.open(":memory:", reducers=[TOTAL])
+        with pytest.raises(ChecksumError, match=r"thread 'é.*and 1 threads before it were"):
+            load(store, io.BytesIO(data[:-60]), rename={NAMES[0]: "new", NAMES[2]: "unseen"})
+        assert everything(store).keys() == {"new"}
+
     def test_one_made_meanwhile(self, full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         store = deltastore.open(":memory:")
         finish = loading_thread.ThreadLoad.finish

@@ -246,6 +246,22 @@ class TestMeanwhile:
         assert report.checkpoints == 10 - len(stay)
         assert all(wanted.get(id_, state) == state for id_, state in found.items())
 
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_it_is_decided_under_the_lock_only_where_others_wrote(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, busy: bool
+    ) -> None:
+        fill(store, "t", 8)
+        decided: list[str] = []
+        decide = retention.decide
+        monkeypatch.setattr(
+            retention, "decide", lambda *arguments: decided.append(arguments[0].name) or decide(*arguments)
+        )
+        if busy:
+            meanwhile(monkeypatch, lambda: fill(store, "t", 1))
+        assert apply_retention(store, Retention(keep_last=2)).changed == 1
+        assert decided == ["t"] * (2 if busy else 1)
+        assert len(ids(store, "t")) == 2
+
     def test_an_idle_thread_that_wakes_up(self, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(store, "t", 2)
         clock.wait(31 * DAY)
@@ -264,10 +280,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]) -> 
     change = retention._Sweep.change
     waiting = [others]
 
-    def late(self: Any, name: str) -> Any:
+    def late(self: Any, name: str, looked: Any) -> Any:
         while waiting:
             waiting.pop()()
-        return change(self, name)
+        return change(self, name, looked)
 
     monkeypatch.setattr(retention._Sweep, "change", late)
 

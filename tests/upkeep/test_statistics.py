@@ -1,5 +1,6 @@
 """Statistics: sums are right, estimates are near what happens, nothing is written."""
 
+import time
 from collections.abc import Callable
 from operator import add
 from random import randbytes
@@ -9,11 +10,12 @@ import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 
-from deltastore import InvalidInputError, Store
+from deltastore import InvalidInputError, Store, check
 from deltastore.langgraph import DeltaSaver
-from deltastore.log import keys
+from deltastore.log import copying, deleting, keys
 from deltastore.upkeep.compaction import compact
-from deltastore.upkeep.statistics import ThreadStatistics, measure
+from deltastore.upkeep.statistics import RowBytes, ThreadStatistics, measure
+from tests.langgraph.comparing import checkpoint, config
 from tests.raw import rows_of
 
 
@@ -82,6 +84,60 @@ def test_garbage_is_seen(store: Store) -> None:
     first = thread.append({"m": ["y"]})
     thread.delete(thread.append({"m": ["x" * 5000]}, at=first))
     assert one(store).garbage_bytes > 0
+
+
+def test_rows_that_no_name_leads_to_are_orphans(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.thread("t").append({"m": ["x" * 5000]})
+    gone = one(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(deleting, "collect", lambda *_: None)  # as a kill just before would have it
+        store.delete("t")
+    found = measure(store)
+    assert found.threads == ()
+    assert found.orphans == RowBytes(sum(kind.rows for kind in gone.kinds.values()), gone.bytes)
+    store.collect()
+    assert measure(store).orphans == RowBytes(0, 0)
+
+
+def test_a_copy_that_was_killed_is_an_orphan_for_an_hour(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        store.thread("t").append({"m": ["x" * 500], "n": number})
+    write, batches = copying._write, [1, 2]
+
+    def killed(*arguments: Any) -> None:
+        if not batches:
+            raise KeyboardInterrupt
+        batches.pop()
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "MAX_COPIED_ROWS", 10)
+        patch.setattr(copying, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.copy("t", "copy")
+    store.collect()
+    found = measure(store)
+    assert [thread.name for thread in found.threads] == ["t"]
+    assert found.orphans.rows == 20
+    store.log._clock = lambda: time.time() + 3601
+    store.collect()
+    assert measure(store).orphans.rows == 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_writes_without_a_checkpoint_are_counted(store: Store, native: bool) -> None:
+    saver = DeltaSaver(store)
+    if native:
+        first = store.thread("t").append({"m": ["y"]})
+        store.thread("t").put_writes(first, {"m": ["waits"]})
+        assert one(store).stray_writes == 0
+    else:
+        saver.put_writes(config("t", "1"), [("a", 1), ("b", 2)], "task")
+        saver.put_writes(config("t", "2", ns="sub:1"), [("a", 1)], "task")
+        assert one(store).stray_writes == 3
+        saver.put(config("t"), checkpoint("1", {"a": "1"}, {"a": 1}), {}, {})
+        assert one(store).stray_writes == 1
+    assert one(store).stray_writes == check(store).writes_without_checkpoint
 
 
 class State(TypedDict):

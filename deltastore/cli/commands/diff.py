@@ -8,12 +8,12 @@ import typer
 from deltastore.cli import places
 from deltastore.cli.arguments import Debug, Json, Namespace, Place, StorePath
 from deltastore.cli.commands.show import Fold, Full, folded
-from deltastore.cli.differing import ABSENT, Change, diff
 from deltastore.cli.opening import open_store
 from deltastore.cli.plain import plain
 from deltastore.cli.rendering import lines_of, one_line
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped
+from deltastore.diffing import ALL_DEPTHS, Change, Changes, diff_values
 from deltastore.errors import InvalidInputError
 from deltastore.upkeep.inspecting import Inspected, inspect
 
@@ -65,7 +65,7 @@ def command(
         else:
             raise InvalidInputError(f"{found.shown} has no parent; name the checkpoint to compare it with")
     sides = [{name: folded(value, by) for name, value in side.channels.items()} for side in (old, new)]
-    changes = diff(*sides)
+    changes = diff_values(*sides, depth=ALL_DEPTHS)
     document = {"old": _side(old), "new": _side(new), "changes": list(map(_document, changes))}
     session.answer(as_json, document, _lines(session, old, new, changes, full))
 
@@ -75,19 +75,26 @@ def _side(side: Inspected) -> dict[str, Any]:
 
 
 def _document(change: Change) -> dict[str, Any]:
-    kind = "added" if change.old is ABSENT else "removed" if change.new is ABSENT else "changed"
-    sides = {name: plain(value) for name, value in (("old", change.old), ("new", change.new)) if value is not ABSENT}
-    return {"path": plain(list(change.path)), "kind": kind, **sides}
+    values = {name: plain(value) for name, _, value in _values(change)}
+    return {"path": plain(list(change.path)), "kind": change.kind, **values}
 
 
-def _lines(session: Session, old: Inspected, new: Inspected, changes: list[Change], full: bool) -> Iterator[str]:
+def _values(change: Change) -> Iterator[tuple[str, str, Any]]:
+    """Iterate over the sides that have the part: name, what the mark before it means, and value."""
+    if change.kind != "added":
+        yield "old", "removed", change.old
+    if change.kind != "removed":
+        yield "new", "added", change.new
+
+
+def _lines(session: Session, old: Inspected, new: Inspected, changes: Changes, full: bool) -> Iterator[str]:
     yield session.styled(f"--- {escaped(old.thread)}@{escaped(old.id)}", "heading")
     yield session.styled(f"+++ {escaped(new.thread)}@{escaped(new.id)}", "heading")
     for change in changes:
         yield session.styled(_path(change.path), "heading")
-        for mark, meaning, value in (("- ", "removed", change.old), ("+ ", "added", change.new)):
-            if value is not ABSENT:
-                yield from (session.styled(mark + line, meaning) for line in lines_of(value, full=full))
+        for _, meaning, value in _values(change):
+            mark = "- " if meaning == "removed" else "+ "
+            yield from (session.styled(mark + line, meaning) for line in lines_of(value, full=full))
 
 
 def _path(path: tuple[Any, ...]) -> str:

@@ -25,6 +25,9 @@ KEYS = {
     "full_bytes": "about what every checkpoint's full state takes together, uncompressed",
     "garbage_bytes": "about what compaction removes: chunks that nothing needs",
     "base_bytes": "of chunks that only others are stored against",
+    "orphan_bytes": "of rows of deleted threads, and of copies and loads that aren't done or were given up; not in "
+    "`bytes`. `compact` removes them, those of copies and loads after an hour",
+    "stray_writes": "pending writes whose checkpoint never came, or not yet; retain --stray-writes removes old ones",
     "freed_bytes": "about what would go with all but the last checkpoints, tagged ones kept; null without --keep-last",
     "kinds[].kind": "of rows: " + ", ".join(f"`{kind}`" for kind in (*KINDS, "store")),
     "kinds[].rows": "how many",
@@ -36,6 +39,7 @@ KEYS = {
     "largest[].bytes": "of its rows, as stored",
     "largest[].full_bytes": "as above, of the thread",
     "largest[].garbage_bytes": "as above, of the thread",
+    "largest[].stray_writes": "as above, of the thread",
     "largest[].freed_bytes": "as above, of the thread",
 }
 HASH_BYTES = 5
@@ -97,6 +101,8 @@ def _document(found: StorageInfo, statistics: Statistics, top: int, secret: byte
         "full_bytes": sum(thread.full_bytes for thread in threads),
         "garbage_bytes": sum(thread.garbage_bytes for thread in threads),
         "base_bytes": sum(thread.base_bytes for thread in threads),
+        "orphan_bytes": statistics.orphans.bytes,
+        "stray_writes": sum(thread.stray_writes for thread in threads),
         "freed_bytes": sum(freed) if freed else None,
         "kinds": [{"kind": kind, "rows": held.rows, "bytes": held.bytes} for kind, held in kinds.items()],
         "channels": [
@@ -110,6 +116,7 @@ def _document(found: StorageInfo, statistics: Statistics, top: int, secret: byte
                 "bytes": thread.bytes,
                 "full_bytes": thread.full_bytes,
                 "garbage_bytes": thread.garbage_bytes,
+                "stray_writes": thread.stray_writes,
                 "freed_bytes": thread.freed_bytes,
             }
             for thread in threads[:top]
@@ -133,6 +140,10 @@ def _lines(session: Session, document: dict[str, Any]) -> Iterator[str]:
         + (", which compact removes" if document["garbage_bytes"] else ""),
         "oldest reader": f"process {oldest['pid']}, {oldest['behind']} commits behind" if oldest else "none is behind",
     }
+    if document["orphan_bytes"]:
+        facts["orphans"] = f"{size(document['orphan_bytes'])} besides, of threads deleted, or not yet copied or loaded"
+    if document["stray_writes"]:
+        facts["stray writes"] = f"{document['stray_writes']} pending ones, whose checkpoint never came, or not yet"
     if document["freed_bytes"] is not None:
         facts["would go"] = f"about {size(document['freed_bytes'])} ({percent(document['freed_bytes'], total)})"
     for name, value in facts.items():
