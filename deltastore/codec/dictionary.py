@@ -4,7 +4,7 @@ Pure; imports primitives' limits and errors. The invariant: a dictionary never c
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 import zstandard
@@ -34,6 +34,14 @@ class Dictionary:
         if found is None:
             found = _engines.decompressors[self] = zstandard.ZstdDecompressor(dict_data=self.data)
         return found
+
+
+def train(samples: Sequence[bytes], size: int) -> bytes | None:
+    """Return a dictionary of at most `size` bytes for what is like these samples; None where they are too few."""
+    try:
+        return zstandard.train_dictionary(size, list(samples)).as_bytes()
+    except zstandard.ZstdError:
+        return None
 
 
 class _Engines(threading.local):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
+from deltastore.codec.primitives import unseal
 from deltastore.errors import InvalidInputError
 from deltastore.log import finding, keys, rows, surviving, tagging
 from deltastore.log import state as st

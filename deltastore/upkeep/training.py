@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ormsgpack
-import zstandard
 
 from deltastore.codec import recordpack
 from deltastore.codec import records as rec
-from deltastore.codec.dictionary import MAX_SHORTENED_BYTES, Dictionary
+from deltastore.codec.dictionary import MAX_SHORTENED_BYTES, Dictionary, train
 from deltastore.codec.primitives import PACK_LEVEL, compress, unseal
 from deltastore.codec.shape import shape_of, short_texts
 from deltastore.errors import CorruptionError
@@ -121,11 +120,10 @@ def _rows_of(tx: ReadTransaction, row: ThreadRow) -> Iterator[tuple[list[bytes],
 
 def _decide(kind: str, samples: list[_Sample]) -> Training:
     """Train on one half of the samples, and try the outcome on the other."""
-    lessons: list[bytes | bytearray | memoryview[int]] = [sample.lesson for sample in samples[::2] if sample.lesson]
-    try:
-        content = zstandard.train_dictionary(SIZES[kind], lessons).as_bytes()
-    except zstandard.ZstdError as error:
-        return Training(kind, None, f"no dictionary: {len(lessons)} rows are too few to learn from ({error})")
+    lessons = [sample.lesson for sample in samples[::2] if sample.lesson]
+    content = train(lessons, SIZES[kind])
+    if content is None:
+        return Training(kind, None, f"no dictionary: {len(lessons)} rows are too few to learn from")
     tried = Dictionary(0, content)
     without = with_ = 0
     for sample in samples[1::2]:
