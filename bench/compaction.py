@@ -1,15 +1,17 @@
 """Measure what is left of a store after compaction, and after retention and compaction.
 
-    python -m bench.compaction                              chat500, agent50, edit200, many
+    python -m bench.compaction                              chat500, agent50, edit200, many, short, transcripts
     python -m bench.compaction chat500 --json compaction    writes bench/results/compaction.json
 
-Recorded calls are replayed on a new store; every checkpoint is hashed before and after. The *floor* is what
+Recorded calls are replayed on a new store, and on SqliteSaver where the workload has many threads (`--peer`: always);
+every checkpoint is hashed before and after. The *floor* is what
 `zstd -19 --long` makes of every distinct message or other leaf of the state that is larger than 100 bytes, once.
 """
 
 import argparse
 import json
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -23,17 +25,19 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 import deltastore
 from bench.machine import describe_machine, distribution_versions
 from bench.recording import SEED, Record, record
-from bench.savers import allocated_bytes
+from bench.savers import SAVERS, allocated_bytes
 from bench.size import RESULTS, hash_answers, replay
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver
 
-DEFAULT = ("chat500", "agent50", "edit200", "many")
+DEFAULT = ("chat500", "agent50", "edit200", "many", "short", "transcripts")
+THREADS = ("many", "short", "transcripts")
+PEER = "sqlite"
 SMALL_LEAF_BYTES = 100
 """Leaves that are smaller are left out of the floor, as counters and names are."""
 
 
-def measure(name: str, turns: int | None) -> dict[str, Any]:
+def measure(name: str, turns: int | None, *, peer: bool) -> dict[str, Any]:
     """Return sizes in bytes, and how many checkpoints read otherwise after compaction."""
     workload = WORKLOADS[name]
     trace = record(workload, turns or workload.turns)
@@ -43,11 +47,18 @@ def measure(name: str, turns: int | None) -> dict[str, Any]:
             replay(trace, saver)
             before = hash_answers(trace, saver, name)
         result: dict[str, Any] = {"checkpoints": len(before), "live_bytes": allocated_bytes(path)}
+        if peer or name in THREADS:
+            with SAVERS[PEER].open(Path(folder)) as (saver, _):
+                replay(trace, saver)
+            result["peer_bytes"] = allocated_bytes(Path(folder)) - allocated_bytes(path)
+        if name in THREADS:
+            result["content_bytes"] = with_content_dictionary(path)
         with deltastore.open(path) as store:
             started = time.perf_counter()
-            deltastore.compact(store)
+            report = deltastore.compact(store)
             deltastore.shrink(store)
             result["compact_s"] = round(time.perf_counter() - started, 2)
+            result["dictionary"] = report.dictionary
         result["compacted_bytes"] = allocated_bytes(path)
         with DeltaSaver.from_path(path) as saver:
             after = hash_answers(trace, saver, name)
@@ -62,6 +73,19 @@ def measure(name: str, turns: int | None) -> dict[str, Any]:
                 leaf for found in latest if found for leaf in _leaves(found.checkpoint["channel_values"])
             )
     return result
+
+
+def with_content_dictionary(path: Path) -> int:
+    """Return what a copy takes once it is compacted with a dictionary of its content."""
+    copy = path.with_name("copy.ds")
+    with deltastore.open(path) as store:
+        deltastore.backup(store, copy)
+    with deltastore.open(copy) as store:
+        deltastore.compact(store, dictionary="content")
+        deltastore.shrink(store)
+    size = allocated_bytes(copy)
+    shutil.rmtree(copy)
+    return size
 
 
 def leaves_of(trace: Record) -> Iterator[Any]:
@@ -107,17 +131,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=DEFAULT, help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--turns", type=int, help="of each workload; its own number by default")
+    parser.add_argument("--peer", action="store_true", help="beside SqliteSaver always; chat500 then takes 6.3 GB")
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
-    found = {name: measure(name, options.turns) for name in options.workloads}
+    found = {name: measure(name, options.turns, peer=options.peer) for name in options.workloads}
     for name, result in found.items():
         compacted, least = result["compacted_bytes"], result["floor_bytes"]
         print(
             f"{name}: {result['checkpoints']} checkpoints, live {result['live_bytes'] / 1e6:.2f} MB, "
             f"compacted {compacted / 1e6:.3f} MB ({compacted / least:.3f} x floor), {result['differing']} differ; "
             f"latest only {result['latest_bytes'] / 1e6:.3f} MB "
-            f"({result['latest_bytes'] / result['latest_floor_bytes']:.2f} x its floor)"
+            f"({result['latest_bytes'] / result['latest_floor_bytes']:.2f} x its floor); {result['dictionary']}"
         )
+        if "peer_bytes" in result:
+            print(f"  SqliteSaver {result['peer_bytes'] / 1e6:.1f} MB: 1/{result['peer_bytes'] / compacted:.1f}")
+        if "content_bytes" in result:
+            print(f"  with a dictionary of content {result['content_bytes'] / 1e6:.2f} MB")
     if options.json:
         report = {
             "command": f"python -m bench.compaction {shlex.join(sys.argv[1:])}",

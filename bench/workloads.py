@@ -18,6 +18,7 @@ from langgraph.graph.message import _messages_delta_reducer, add_messages
 from langgraph.types import Send
 
 from bench.text import prose, seeded_uuid
+from bench.transcripts import build_transcripts, transcript_invocations
 
 Invocation = tuple[dict[str, Any], dict[str, Any]]
 
@@ -83,17 +84,28 @@ def thread(thread_id: str, **metadata: str) -> dict[str, Any]:
 # --- chat: a long conversation that only grows ---------------------------------
 
 HUMAN_SIZE, AI_SIZE = 4_000, 12_000
+SHORT_SIZE, SHORT_TURNS = 300, 10
+TENANTS = 20
 
 
-def build_chat(messages: Any) -> StateGraph:
+def build_chat(messages: Any, answer_size: int = AI_SIZE) -> StateGraph:
     def model(state: dict) -> dict:
-        return {"messages": [ai_message(state["messages"][-1].id, AI_SIZE)]}
+        return {"messages": [ai_message(state["messages"][-1].id, answer_size)]}
 
     graph = StateGraph(TypedDict("ChatState", {"messages": messages}))
     graph.add_node(model)
     graph.add_edge(START, "model")
     graph.add_edge("model", END)
     return graph
+
+
+def short_invocations(turns: int) -> Iterator[Invocation]:
+    for number in range(turns):
+        for turn in range(SHORT_TURNS):
+            yield (
+                thread(f"short-{number}", tenant=f"tenant-{number % TENANTS}"),
+                {"messages": [human_message(f"short {number} {turn}", SHORT_SIZE)]},
+            )
 
 
 def chat_invocations(turns: int) -> Iterator[Invocation]:
@@ -306,8 +318,6 @@ def edit_invocations(turns: int) -> Iterator[Invocation]:
 
 # --- many: short threads of several tenants ------------------------------------
 
-TENANTS = 20
-
 
 def build_many() -> StateGraph:
     def look_up(state: dict) -> dict:
@@ -455,6 +465,15 @@ WORKLOADS: dict[str, Workload] = {
         research_invocations,
         500,
         "research with DeltaChannel(snapshot_frequency=50) for messages and files",
+    ),
+    "short": Workload(
+        partial(build_chat, FULL_MESSAGES, SHORT_SIZE),
+        short_invocations,
+        200,
+        "Threads of 10 turns, two messages of 300 characters each",
+    ),
+    "transcripts": Workload(
+        partial(build_transcripts, FULL_MESSAGES), transcript_invocations, 200, "Real runs of τ-bench's airline agent"
     ),
     "many": Workload(build_many, many_invocations, 2_000, "Threads of 5 checkpoints, of 20 tenants"),
 }

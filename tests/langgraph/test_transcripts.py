@@ -11,62 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 import deltastore
+from bench.transcripts import message, tau_threads
 from deltastore.langgraph import DeltaSaver
 from tests.langgraph.comparing import assert_same, config, difference
 
-TAU = "tau_airline_gpt4o.json"
 SWE_AGENT = ("swe_agent_ctf_web.traj", "swe_agent_marshmallow_1867.traj")
 FULL_TUPLES_EVERY = 8
 """One in this many checkpoints is compared as a whole with InMemorySaver's, which decodes all messages for each."""
-
-
-def message(found: dict[str, Any], id_: str) -> AnyMessage:
-    """Return the message object of an OpenAI-shaped dict."""
-    content = found["content"] or ""
-    match found["role"]:
-        case "system":
-            return SystemMessage(content, id=id_)
-        case "user":
-            return HumanMessage(content, id=id_)
-        case "tool":
-            return ToolMessage(content, id=id_, name=found.get("name"), tool_call_id=tool_call_id(found))
-        case "assistant":
-            calls = [
-                {"name": call["function"]["name"], "args": arguments(call["function"]["arguments"]), "id": call["id"]}
-                for call in found.get("tool_calls") or ()
-            ]
-            return AIMessage(
-                content,
-                id=id_,
-                tool_calls=calls,
-                additional_kwargs={"refusal": None},
-                response_metadata={"model": "gpt-4o"},
-            )
-    raise AssertionError(found["role"])
-
-
-def tool_call_id(found: dict[str, Any]) -> str:
-    return found["tool_call_id"] if "tool_call_id" in found else found["tool_call_ids"][0]
-
-
-def arguments(text: str | dict[str, Any]) -> dict[str, Any]:
-    parsed = json.loads(text) if isinstance(text, str) else text
-    assert isinstance(parsed, dict)
-    return parsed
-
-
-def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
-    runs = json.loads((data / TAU).read_text())
-    return {
-        f"tau {number} task {run['task_id']} trial {run['trial']}": [
-            message(found, f"{number}-{place}") for place, found in enumerate(run["traj"])
-        ]
-        for number, run in enumerate(runs)
-    }
 
 
 def swe_agent_threads(data: Path) -> dict[str, list[AnyMessage]]:
