@@ -88,7 +88,7 @@ class TestHealthy:
     def test_an_empty_store(self, store: Store) -> None:
         report = check(store)
         assert report.ok
-        assert report == CheckReport(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+        assert report == CheckReport(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
     def test_what_is_counted(self, open_store: OpenStore) -> None:
         store = open_store(snapshot_frequency=4)

@@ -12,7 +12,7 @@ from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store
-from deltastore.upkeep.check_thread import ThreadCheck
+from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.report import MAX_PROBLEMS, CheckReport, Problem, Tally
 
@@ -84,12 +84,15 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
                     queued.add(int.from_bytes(rest, "big"))
                 case b"F":
                     rows.parse(key, unseal(key, row))
+                case b"q":
+                    pass  # counted apart
                 case b"K":
                     retention.decode(key, unseal(key, row))
                 case _:
                     tally.problem(key.hex(), "a store row of unknown kind")
         except CorruptionError as error:
             tally.problem(key.hex(), error)
+    check_quarantine(tx, 0, "store", tally)
     for entry in by_name.items() ^ by_number.items():
         (kind, number), name = entry
         shown = name.decode("utf-8", "backslashreplace")

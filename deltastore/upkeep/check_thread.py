@@ -10,13 +10,24 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError
-from deltastore.log import finding, keys, retention, rows, tagging
+from deltastore.log import finding, keys, quarantine, retention, rows, tagging
 from deltastore.log import state as st
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction
 from deltastore.upkeep.report import Tally
 
-_THREAD_KINDS = frozenset(b"hknriwtc")
+_THREAD_KINDS = frozenset(b"hknriwtcq")
+
+
+def check_quarantine(tx: ReadTransaction, thread: int, where: str, tally: Tally) -> None:
+    """Count the quarantine rows of a thread, or of the store (0); only the row itself must be whole."""
+    for key, row in quarantine.scan(tx, thread):
+        try:
+            quarantine.decode(key, row)
+        except CorruptionError as error:
+            tally.problem(where, error)
+        else:
+            tally.quarantined += 1
 
 
 class ThreadCheck:
@@ -44,6 +55,7 @@ class ThreadCheck:
                 self._problem(f"row {key.hex()} is of unknown kind")
             elif not keys.is_well_formed(key):
                 self._problem(f"row {key.hex()} has no key of its kind")
+        check_quarantine(self.tx, self.number, self.where, self.tally)
         try:
             retention.load(self.tx, self.number)
         except CorruptionError as error:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltastore.codec import records as rec
-from deltastore.log import finding, keys, names, packing, rows
+from deltastore.log import deleting, finding, keys, names, packing, quarantine, rows
 from deltastore.log.reading import View
+from deltastore.storage.port import Storage, WriteTransaction
 from deltastore.store import Store
 from deltastore.upkeep import marking, repacking
 from deltastore.upkeep.progress import Progress
@@ -29,6 +30,8 @@ class CompactReport:
     bytes_before: int
     bytes_after: int
     chunks_dropped: int
+    quarantined_dropped: int
+    """Quarantined rows, which only erasing removes."""
     skipped: tuple[str, ...]
     """Threads whose dead chunks stay for the next time, because others wrote to them all the while."""
 
@@ -44,8 +47,8 @@ def compact(
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
     `erase`: no pack may keep a chunk that nothing needs, however much else is in it, and none may be needed only
-    because another was stored as its difference. `level`: zstd's, 1 to 19; lower ones are faster. `progress` counts
-    threads.
+    because another was stored as its difference. Quarantined rows go too: what was deleted may stand in them.
+    `level`: zstd's, 1 to 19; lower ones are faster. `progress` counts threads.
     Raises CorruptionError for a damaged thread, StorageError, StoreFullError.
     """
     store.collect()
@@ -55,6 +58,8 @@ def compact(
         if progress is not None:
             progress(done, len(chosen))
         _Thread(store, name, tally, erase=erase, level=level).compact()
+    if erase and threads is None:
+        tally.quarantined += _drop_quarantined(store.log.storage, 0)
     if progress is not None:
         progress(len(chosen), len(chosen))
     return tally.report()
@@ -68,6 +73,7 @@ class _Tally:
     bytes_before: int = 0
     bytes_after: int = 0
     dropped: int = 0
+    quarantined: int = 0
     skipped: tuple[str, ...] = ()
 
     def report(self) -> CompactReport:
@@ -78,8 +84,30 @@ class _Tally:
             self.bytes_before,
             self.bytes_after,
             self.dropped,
+            self.quarantined,
             self.skipped,
         )
+
+
+def _drop_quarantined(storage: Storage, thread: int) -> int:
+    """Remove what is quarantined of a thread, or of the store (0), in bounded transactions; return how many rows."""
+    prefix = keys.quarantine(thread)
+
+    def some(tx: WriteTransaction) -> int:
+        count = tx.delete_range(prefix, keys.end_of(prefix), limit=deleting.MAX_COLLECTED_ROWS)
+        header = rows.load_header(tx, thread) if count and thread else None
+        if header is not None:
+            rows.store_header(tx, thread, header)
+        return count
+
+    with storage.read() as tx:
+        left = quarantine.count(tx, thread)
+    dropped = 0
+    while left > 0:
+        count = names.in_write(storage, (thread,), some)
+        dropped += count
+        left = left - count if count else 0
+    return dropped
 
 
 class _Thread:
@@ -115,6 +143,8 @@ class _Thread:
             if self.erase:
                 self._free_bases(series)
             self._chunks(series)
+        if self.erase:
+            self.tally.quarantined += _drop_quarantined(self.storage, self.thread)
         with self.storage.read() as tx:
             count, size = tx.measure(*span)
         self.tally.rows_after += count

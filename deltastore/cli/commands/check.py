@@ -26,6 +26,7 @@ KEYS = {
     "garbage_records": "that nothing needs",
     "writes_without_checkpoint": "pending writes whose checkpoint isn't stored, or not yet",
     "queued_threads": "deleted ones whose rows are still there",
+    "quarantined": "rows that a repair took out of their places",
     "max_depth": "the most records that a read folds",
     "problems[].where": "what is damaged",
     "problems[].what": "what was found in place of what",

@@ -25,6 +25,7 @@ KEYS = {
     "bytes_before": "of rows, as stored",
     "bytes_after": "of rows, as stored",
     "chunks_dropped": "that nothing needed",
+    "quarantined_dropped": "rows that a repair had set aside; with --erase alone",
     "skipped": "threads whose dead chunks stay for the next time, because others wrote to them all the while",
     "shrink.bytes_before": "of the data file; `shrink` is null without --shrink",
     "shrink.bytes_after": "of the data file",
@@ -69,6 +70,8 @@ def compact_lines(report: CompactReport) -> Iterator[str]:
     """Tell people of a compaction."""
     saved = report.bytes_before - report.bytes_after
     yield f"{report.threads} threads compacted, {report.chunks_dropped} chunks dropped"
+    if report.quarantined_dropped:
+        yield f"{report.quarantined_dropped} quarantined rows dropped"
     yield f"rows   {report.rows_before} before, {report.rows_after} after"
     yield (
         f"bytes  {size(report.bytes_before)} before, {size(report.bytes_after)} after "
