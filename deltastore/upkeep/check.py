@@ -12,7 +12,7 @@ from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
 from deltastore.store import Store
-from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine
+from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine, nameless
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.report import MAX_PROBLEMS, CheckReport, Problem, Tally
 
@@ -23,7 +23,7 @@ def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
     """Check a whole store. `progress` is told of threads. Raises ClosedError, StorageError; damage is in the report."""
     tally = Tally()
     with store.log.storage.read() as tx:
-        named, queued = _check_store_rows(tx, tally)
+        named, queued, known = _check_store_rows(tx, tally)
         tally.queued_threads = len(queued)
         total = len(named)
         for number in _thread_numbers(tx, tally):
@@ -33,10 +33,13 @@ def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
                 if progress is not None:
                     progress(tally.threads, total)
                 tally.threads += 1
+                thread = ThreadCheck(tx, number, named.pop(number), tally)
                 try:
-                    ThreadCheck(tx, number, named.pop(number), tally).run()
+                    thread.run()
                 except (CorruptionError, MismatchError) as error:
                     tally.problem(f"thread {number}", error)
+                for what in nameless(thread.used, known):
+                    tally.problem(thread.where, what)
             elif number not in queued:
                 tally.problem(f"thread {number}", "rows of a thread that nothing names and nothing queues")
         for number, name in named.items():
@@ -62,8 +65,8 @@ def _thread_numbers(tx: ReadTransaction, tally: Tally) -> Iterator[int]:
         place = keys.thread(number + 1)
 
 
-def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str], set[int]]:
-    """Check names both ways; return the named threads and the queued ones."""
+def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str], set[int], set[tuple[bytes, int]]]:
+    """Check names both ways; return the named threads, the queued ones, and all numbers that have names, by kind."""
     by_name: dict[tuple[bytes, int], bytes] = {}
     by_number: dict[tuple[bytes, int], bytes] = {}
     queued: set[int] = set()
@@ -98,7 +101,7 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
         shown = name.decode("utf-8", "backslashreplace")
         tally.problem(f"name {shown!r}", f"number {number} of kind {kind!r} is named one way only")
     threads = {number: keys.decode_name(name) for (kind, number), name in by_name.items() if kind == keys.THREAD}
-    return threads, queued
+    return threads, queued, set(by_number)
 
 
 def _names(key: bytes, row: bytes, kind: bytes, tally: Tally) -> dict[tuple[bytes, int], bytes]:

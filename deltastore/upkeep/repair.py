@@ -8,9 +8,8 @@ that could be read is read as before, and one that can't is named in the report.
 from dataclasses import replace
 
 from deltastore.codec.primitives import seal
-from deltastore.errors import ChecksumError
 from deltastore.log import keys, names
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import WriteTransaction
 from deltastore.store import Store
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.repair_plan import Change, Notes, RepairPlan, RepairReport, StorePart, ThreadPart
@@ -34,24 +33,16 @@ def plan_repair(store: Store, *, progress: Progress | None = None) -> RepairPlan
     parts: list[ThreadPart] = []
     left: list[str] = []
     with store.log.storage.read() as tx:
-        store_part, threads = plan_store(tx, store.log.now_ms())
-        for done, (number, name) in enumerate(sorted(threads.items())):
-            part, problems = _plan_thread(store, tx, number, name)
+        now_ms = store.log.now_ms()
+        store_part, known = plan_store(tx, now_ms)
+        threads = sorted((number, name) for (kind, number), name in known.items() if kind == keys.THREAD)
+        for done, (number, name) in enumerate(threads, 1):
+            part, problems = plan_thread(tx, number, name, known, now_ms)
             parts += [part] if part is not None else []
             left += problems
             if progress is not None:
-                progress(done + 1, len(threads))
+                progress(done, len(threads))
     return RepairPlan(store_part, tuple(parts), tuple(left))
-
-
-def _plan_thread(store: Store, tx: ReadTransaction, number: int, name: str) -> tuple[ThreadPart | None, list[str]]:
-    def channel_name(channel: int) -> str:
-        try:
-            return store.log.registry.channel_name(tx, channel)
-        except ChecksumError:
-            return f"channel {channel}"
-
-    return plan_thread(tx, number, name, channel_name, store.log.now_ms())
 
 
 def apply_repair(store: Store, plan: RepairPlan) -> RepairReport:
@@ -114,9 +105,11 @@ def _plan_again(store: Store, skipped: tuple[str, ...]) -> RepairPlan:
     parts: list[ThreadPart] = []
     left: list[str] = []
     with store.log.storage.read() as tx:
+        now_ms = store.log.now_ms()
+        _, known = plan_store(tx, now_ms)
         for name in skipped:
             number = names.find(tx, keys.THREAD, keys.encode_name(name))
-            part, problems = (None, []) if number is None else _plan_thread(store, tx, number, name)
+            part, problems = (None, []) if number is None else plan_thread(tx, number, name, known, now_ms)
             parts += [part] if part is not None else []
             left += problems
     return RepairPlan(None, tuple(parts), tuple(left))

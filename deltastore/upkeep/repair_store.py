@@ -26,13 +26,13 @@ Pairs = dict[int, bytes]
 """Number → name."""
 
 
-def plan_store(tx: ReadTransaction, now_ms: int) -> tuple[StorePart | None, dict[int, str]]:
-    """Plan the repair of a store's own rows, None where there is nothing to do; and tell all threads by number."""
+def plan_store(tx: ReadTransaction, now_ms: int) -> tuple[StorePart | None, dict[tuple[bytes, int], str]]:
+    """Plan the repair of a store's own rows, None where there is nothing to do; and all names, by kind and number."""
     strays, numbers = _rows_outside(tx)
     repair = _StoreRepair(tx, [*strays, *tx.scan(keys.STORE, keys.thread(1))], numbers, now_ms)
-    threads = repair.run(strays)
+    known = repair.run(strays)
     part = StorePart(repair.draft.changes(), tuple(repair.counters), repair.notes)
-    return (part if part.changes or part.counters else None), threads
+    return (part if part.changes or part.counters else None), known
 
 
 def _rows_outside(tx: ReadTransaction) -> tuple[list[Row], list[int]]:
@@ -66,8 +66,10 @@ class _StoreRepair:
         self.by_name: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
         self.by_number: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
         self.queued: set[int] = set()
+        self.seen = {key for key, _ in found}
 
-    def run(self, strays: list[Row]) -> dict[int, str]:
+    def run(self, strays: list[Row]) -> dict[tuple[bytes, int], str]:
+        """Mend the draft, and return all names."""
         for key, _ in strays:
             self._quarantine(key, "its key isn't of this format")
         self._read()
@@ -76,7 +78,9 @@ class _StoreRepair:
         for kind in _KINDS:
             self._store(kind, wanted[kind])
             self._count(kind, wanted[kind])
-        return {number: keys.decode_name(name) for number, name in wanted[keys.THREAD].items()}
+        return {
+            (kind, number): keys.decode_name(name) for kind, pairs in wanted.items() for number, name in pairs.items()
+        }
 
     def _note(self, thing: str, action: str, reason: object) -> None:
         self.notes.note(_WHERE, thing, action, reason)
@@ -189,13 +193,20 @@ class _StoreRepair:
         return True
 
     def _name_in_header(self, number: int) -> bytes | None:
+        """Return the name that a header tells, if damaged rows bear witness that it led here.
+
+        Without a trace of them the thread may have been deleted: it doesn't come back under its name.
+        """
         try:
             header = rows.load_header(self.tx, number)
             if header is not None:
                 keys.decode_name(header.name)
         except CorruptionError:
             return None
-        return None if header is None else header.name
+        if header is None:
+            return None
+        witnesses = {keys.of_name(keys.THREAD, header.name), keys.of_number(keys.THREAD, number)}
+        return header.name if witnesses & self.seen else None
 
     def _take(self, number: int) -> None:
         """Quarantine all rows of a number that is no thread's, with the store."""

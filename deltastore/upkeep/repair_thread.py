@@ -4,7 +4,7 @@ Imports the other modules of repair, check and log. The invariant: a thread in w
 touched, and what a plan leaves is looked at by check before anything is written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import ormsgpack
@@ -15,7 +15,7 @@ from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, InvalidIdError, MismatchError
 from deltastore.log import keys, quarantine, retention, rows
 from deltastore.storage.port import ReadTransaction
-from deltastore.upkeep.check_thread import ThreadCheck
+from deltastore.upkeep.check_thread import ThreadCheck, nameless
 from deltastore.upkeep.repair_chunks import Chunks
 from deltastore.upkeep.repair_draft import Draft
 from deltastore.upkeep.repair_namespace import Context, NamespaceRepair
@@ -27,29 +27,43 @@ RECOVERED = "recovered"
 
 
 def plan_thread(
-    tx: ReadTransaction, number: int, name: str, channel_name: Callable[[int], str], now_ms: int
+    tx: ReadTransaction, number: int, name: str, known: Mapping[tuple[bytes, int], str], now_ms: int
 ) -> tuple[ThreadPart | None, list[str]]:
-    """Plan the repair of a thread; None where there is nothing to do. Also tell what it has no remedy for."""
-    if not _problems(tx, number, name):
-        return None, []
+    """Plan the repair of a thread; None where there is nothing to do. Also tell what it has no remedy for.
+
+    `known`: the names of channels, reducers and tags, by kind and number.
+    """
+    problems, left = _problems(tx, number, name, known)
+    if not problems:
+        return None, left
     draft = Draft(tx.scan(keys.thread(number), keys.thread(number + 1)), number, now_ms)
+
+    def channel_name(channel: int) -> str:
+        return known.get((keys.CHANNEL, channel), f"channel {channel}")
+
     repair = _ThreadRepair(draft, number, name, channel_name, now_ms)
     header = repair.run()
     draft.put(keys.header(number), header.encode())
-    left = _problems(draft, number, name)
+    problems, left = _problems(draft, number, name, known)
+    left = problems + left
     changes = draft.changes(keys.header(number))
     if not changes and not repair.is_other:
         return None, left
     return ThreadPart(number, name, tx.get(keys.header(number)), header, changes, repair.notes), left
 
 
-def _problems(tx: ReadTransaction, number: int, name: str) -> list[str]:
+def _problems(
+    tx: ReadTransaction, number: int, name: str, known: Mapping[tuple[bytes, int], str]
+) -> tuple[list[str], list[str]]:
+    """Return what check finds in a thread, and the numbers in it that have lost their names: nothing mends these."""
     tally = Tally()
+    thread = ThreadCheck(tx, number, name, tally)
     try:
-        ThreadCheck(tx, number, name, tally).run()
+        thread.run()
     except (CorruptionError, MismatchError) as error:
         tally.problem(f"thread {number}", error)
-    return [f"{problem.where}: {problem.what}" for problem in tally.problems]
+    unnamed = [f"{thread.where}: {what}" for what in nameless(thread.used, known)]
+    return [f"{problem.where}: {problem.what}" for problem in tally.problems], unnamed
 
 
 class _ThreadRepair:
