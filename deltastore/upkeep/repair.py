@@ -12,7 +12,7 @@ from deltastore.log import keys, names
 from deltastore.storage.port import WriteTransaction
 from deltastore.store import Store
 from deltastore.upkeep.progress import Progress
-from deltastore.upkeep.repair_plan import Change, Notes, RepairPlan, RepairReport, StorePart, ThreadPart
+from deltastore.upkeep.repair_plan import Change, Notes, RepairPlan, RepairReport, StorePart, ThreadPart, quarantined_by
 from deltastore.upkeep.repair_store import plan_store
 from deltastore.upkeep.repair_thread import plan_thread
 
@@ -58,13 +58,13 @@ def apply_repair(store: Store, plan: RepairPlan) -> RepairReport:
         part = plan.store
         if names.in_write(store.log.storage, (), lambda tx: _apply_store(tx, part)):
             done.append(part.notes)
-            quarantined += _quarantined(part.changes)
+            quarantined += quarantined_by(part.changes)
         else:
             skipped.append(STORE)
     for thread in plan.threads:
         if _apply_thread(store, thread):
             done.append(thread.notes)
-            quarantined += _quarantined(thread.changes)
+            quarantined += quarantined_by(thread.changes)
         else:
             skipped.append(thread.name)
     return RepairReport(
@@ -113,11 +113,6 @@ def _plan_again(store: Store, skipped: tuple[str, ...]) -> RepairPlan:
             parts += [part] if part is not None else []
             left += problems
     return RepairPlan(None, tuple(parts), tuple(left))
-
-
-def _quarantined(changes: tuple[Change, ...]) -> int:
-    kinds = (change.key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1] for change in changes if change.before is None)
-    return sum(kind == b"q" for kind in kinds)
 
 
 def _is_as_seen(tx: WriteTransaction, changes: tuple[Change, ...]) -> bool:

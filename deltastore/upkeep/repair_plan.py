@@ -1,12 +1,12 @@
 """What a repair says: what it would do and why, what is lost, and the row changes behind it.
 
-Pure; imports nothing of the project but rows. The invariant: a plan holds all that applying it needs, and each row as
-it was when it was made.
+Pure; imports nothing of the project but keys and rows. The invariant: a plan holds all that applying it needs, and each
+row as it was when it was made.
 """
 
 from dataclasses import dataclass, field
 
-from deltastore.log import rows
+from deltastore.log import keys, rows
 
 QUARANTINED, REBUILT, NAMED, CUT = "quarantined", "rebuilt", "named", "cut"
 """A row or checkpoint taken out of its place, as found; an index or count made anew of what it is about; a thread or
@@ -41,6 +41,12 @@ class Change:
     key: bytes
     before: bytes | None
     after: bytes | None
+
+
+def quarantined_by(changes: tuple[Change, ...]) -> int:
+    """Return how many rows changes put into quarantine."""
+    kinds = (change.key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1] for change in changes if change.before is None)
+    return sum(kind == b"q" for kind in kinds)
 
 
 @dataclass(slots=True)
@@ -105,6 +111,11 @@ class RepairPlan:
         """The checkpoints that can't be rebuilt."""
         return tuple(lost for notes in self._notes() for lost in notes.lost)
 
+    @property
+    def quarantined(self) -> int:
+        """How many rows would be taken out of their places."""
+        return sum(quarantined_by(part.changes) for part in (self.store, *self.threads) if part is not None)
+
     def _notes(self) -> list[Notes]:
         return [part.notes for part in (self.store, *self.threads) if part is not None]
 
@@ -126,3 +137,8 @@ class RepairReport:
     def ok(self) -> bool:
         """Whether nothing is wrong any more; checkpoints may be lost all the same."""
         return not self.skipped and not self.left
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether all that it did was to make anew what other rows tell."""
+        return all(action.action in (REBUILT, NAMED) for action in self.actions)

@@ -66,6 +66,8 @@ class _StoreRepair:
         self.by_name: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
         self.by_number: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
         self.queued: set[int] = set()
+        self.taken: dict[bytes, str] = {}
+        """Why rows were quarantined; some are made anew then."""
         self.seen = {key for key, _ in found}
 
     def run(self, strays: list[Row]) -> dict[tuple[bytes, int], str]:
@@ -78,6 +80,8 @@ class _StoreRepair:
         for kind in _KINDS:
             self._store(kind, wanted[kind])
             self._count(kind, wanted[kind])
+        for key, reason in self.taken.items():
+            self._note(f"row {key.hex()}", QUARANTINED, reason)
         return {
             (kind, number): keys.decode_name(name) for kind, pairs in wanted.items() for number, name in pairs.items()
         }
@@ -86,7 +90,7 @@ class _StoreRepair:
         self.notes.note(_WHERE, thing, action, reason)
 
     def _quarantine(self, key: bytes, reason: object) -> None:
-        self._note(f"row {key.hex()}", QUARANTINED, reason)
+        self.taken[key] = str(reason)
         self.draft.quarantine(key, reason)
 
     # --- reading
@@ -140,8 +144,8 @@ class _StoreRepair:
     # --- names
 
     def _agreed(self, kind: bytes) -> Pairs:
-        """Return what numbers are called: records are read by the number's own row."""
-        return self.by_name[kind] | self.by_number[kind]
+        """Return what numbers are called. A row by name bears its name's hash as a second witness, so it decides."""
+        return self.by_number[kind] | self.by_name[kind]
 
     def _threads(self) -> Pairs:
         """Return the names of threads, each leading to rows, and each once."""
@@ -238,7 +242,7 @@ class _StoreRepair:
 
     def _put(self, key: bytes, value: bytes) -> None:
         if self.draft.get(key) is None:
-            self._note(f"row {key.hex()}", REBUILT, "names are led both ways")
+            self._note(f"row {key.hex()}", REBUILT, self.taken.pop(key, "the way back from it is there"))
             self.draft.put(key, value)
 
     def _count(self, kind: bytes, wanted: Pairs) -> None:

@@ -130,11 +130,12 @@ class _ThreadRepair:
         key = keys.header(self.number)
         try:
             found = rows.load_header(self.draft, self.number)
+            reason = "it is missing"
         except CorruptionError as error:
-            self._quarantine(key, error)
-            found = None
+            self.draft.quarantine(key, error)
+            found, reason = None, str(error)
         if found is None:
-            self._note("its header", REBUILT, "it is missing" if self.draft.get(key) is None else "it can't be read")
+            self._note("its header", REBUILT, reason)
         return found
 
     # --- namespaces
