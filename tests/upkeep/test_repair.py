@@ -324,12 +324,12 @@ class TestCheckpoints:
         assert [found.id for found in report.lost] == [lost.id]
         same_but(before, everything(open_()), lost.id)
         ops = _record(storage, anchored.id).ops
-        assert [type(op) for op in ops if op.channel == ops[0].channel] == [rec.Fold]
+        assert [type(op) for op in ops if op.channel == ops[0].channel] == [rec.Set, rec.Fold]
         put = open_().thread("t").append({"n": [5]})
         assert open_().thread("t").state(at=put)["n"] == [0 + 0 + 1 + 2 + 9 + 5]
         deltastore.compact(open_(), level=1)
         copied = open_().copy("t", "copy")
-        copied.delete(anchored)
+        copied.delete(anchored.id)
         assert copied.state() == open_().thread("t").state()
 
     def test_a_pack_of_records_keeps_what_can_be_read(self, storage: Storage) -> None:
