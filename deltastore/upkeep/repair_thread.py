@@ -220,14 +220,15 @@ class _ThreadRepair:
         return out
 
     def _is_root(self, number: int, lost: list[int], unreadable: set[bytes]) -> bool:
-        """Tell whether a namespace was the thread's root: LangGraph's checkpoints of all others name the root's.
+        """Tell whether a namespace was the thread's root, whose row must be seen to be damaged.
 
-        Native ones don't tell, so there it is taken for that only where the root's row is seen to be the damaged one.
+        If there are others that lost theirs, LangGraph's checkpoints tell: all but the root's name one of the root's.
         """
+        root = keys.namespace(self.number, b"")
+        if len(lost) == 1:
+            return unreadable == {root}
         records = self._some_records(number)
-        if self._front(number) == rows.NATIVE or not records:
-            return len(lost) == 1 and unreadable == {keys.namespace(self.number, b"")}
-        return all(record.root is None for record in records)
+        return root in unreadable and bool(records) and all(record.id and record.root is None for record in records)
 
     def _store(self, namespaces: list[NamespaceRepair]) -> None:
         wanted: dict[bytes, list[rows.Namespace]] = {}

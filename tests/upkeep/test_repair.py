@@ -3,7 +3,6 @@
 import random
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from deltastore.storage import Storage
 from deltastore.storage.memory import MemoryStorage
 from deltastore.ulid import to_text
 from deltastore.upkeep import repair as repairing
-from deltastore.upkeep.repair_plan import CUT, NAMED, QUARANTINED, REBUILT, RepairReport
+from deltastore.upkeep.repair_plan import CUT, NAMED, RepairReport
 from tests.langgraph.comparing import checkpoint, config
 from tests.raw import everything, put_raw, rows_of
 from tests.upkeep import both_fronts
@@ -495,7 +494,7 @@ class TestGraphs:
         assert "write 1" in self.history(storage, 2)
 
     def test_deletions_and_retention_go_on_and_the_loss_is_not_forgotten(
-        self, saver: DeltaSaver, storage: Storage
+        self, saver: DeltaSaver, storage: Storage, tmp_path: Path
     ) -> None:
         flip(storage, rows_of_kind(storage, b"r")[2])
         repaired(Store(storage))
@@ -511,6 +510,12 @@ class TestGraphs:
         deltastore.compact(Store(storage), level=1)
         with pytest.raises(deltastore.BrokenChainError):
             self.history(storage, 5)
+        deltastore.dump(Store(storage), tmp_path / "x.dump")
+        loaded = MemoryStorage()
+        deltastore.load(Store(loaded), tmp_path / "x.dump")
+        assert check(Store(loaded)).ok
+        with pytest.raises(deltastore.BrokenChainError):
+            self.history(loaded, 5)
 
     def test_a_late_child_of_a_lost_checkpoint_has_no_shorter_history(
         self, saver: DeltaSaver, storage: Storage
@@ -682,9 +687,6 @@ class TestBounds:
         assert stops > 4
 
 
-OPERATIONS: dict[str, Callable[[Store], object]] = {"repair": repair}
-
-
 def test_killed_anywhere_it_can_be_run_again(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -733,6 +735,3 @@ def _told(store: Store) -> dict[str, str]:
     for found in DeltaSaver(store).list({"configurable": {"thread_id": "g", "checkpoint_ns": ""}}):
         out[found.config["configurable"]["checkpoint_id"]] = repr(found)
     return out
-
-
-assert {QUARANTINED, REBUILT}
