@@ -5,18 +5,23 @@ the store's own rows, `check_thread` each thread's. Imports log and below. The i
 and raises only what keeps it from reading at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
+from deltastore.storage.rules import unpack_counter
 from deltastore.store import Store
 from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine, nameless
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.report import MAX_PROBLEMS, CheckReport, Problem, Tally
 
 __all__ = ["MAX_PROBLEMS", "CheckReport", "Problem", "check"]
+
+
+KINDS = (keys.THREAD, keys.CHANNEL, keys.REDUCER, keys.TAG)
+"""The kinds of names."""
 
 
 def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
@@ -74,8 +79,6 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
         kind, rest = key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1], key[keys.THREAD_BYTES + 1 :]
         try:
             match kind:
-                case b"C":
-                    pass  # the storage's own row
                 case b"H":
                     by_name |= _names(key, unseal(key, row), rest[:1], tally)
                 case b"N":
@@ -87,8 +90,8 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
                     queued.add(int.from_bytes(rest, "big"))
                 case b"F":
                     rows.parse(key, unseal(key, row))
-                case b"q":
-                    pass  # counted apart
+                case b"C" | b"q":
+                    pass  # each looked at apart
                 case b"K":
                     retention.decode(key, unseal(key, row))
                 case _:
@@ -96,12 +99,30 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
         except CorruptionError as error:
             tally.problem(key.hex(), error)
     check_quarantine(tx, 0, "store", tally)
+    _check_counters(tx, by_number, tally)
     for entry in by_name.items() ^ by_number.items():
         (kind, number), name = entry
         shown = name.decode("utf-8", "backslashreplace")
         tally.problem(f"name {shown!r}", f"number {number} of kind {kind!r} is named one way only")
     threads = {number: keys.decode_name(name) for (kind, number), name in by_name.items() if kind == keys.THREAD}
     return threads, queued, set(by_number)
+
+
+def _check_counters(tx: ReadTransaction, named: Iterable[tuple[bytes, int]], tally: Tally) -> None:
+    """Report counters that would give a number again."""
+    greatest: dict[bytes, int] = {}
+    for kind, number in named:
+        greatest[kind] = max(number, greatest.get(kind, 0))
+    for kind in KINDS:
+        key = keys.counter(kind)
+        try:
+            following = unpack_counter(key, tx.get(key), "the store") + names.first_number(kind) - 1
+        except CorruptionError as error:
+            tally.problem("store", error)
+            continue
+        used = greatest.get(kind, 0)
+        if following <= used:
+            tally.problem("store", f"number {used} of kind {kind.decode()} has a name, and would be given again")
 
 
 def _names(key: bytes, row: bytes, kind: bytes, tally: Tally) -> dict[tuple[bytes, int], bytes]:

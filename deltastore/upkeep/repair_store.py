@@ -15,12 +15,14 @@ from deltastore.log import keys, names, quarantine, retention, rows
 from deltastore.storage.port import ReadTransaction, Row
 from deltastore.storage.rules import unpack_counter
 from deltastore.ulid import ULID_BYTES
+from deltastore.upkeep.check import KINDS
 from deltastore.upkeep.repair_draft import Draft
 from deltastore.upkeep.repair_plan import NAMED, QUARANTINED, REBUILT, Notes, StorePart
 from deltastore.upkeep.repair_thread import RECOVERED
 
+SKIPPED_NUMBERS = 1 << 16
+"""How many numbers a counter that was lost skips: deleted threads and lost names may have had greater ones."""
 _WHERE = "store"
-_KINDS = (keys.THREAD, keys.CHANNEL, keys.REDUCER, keys.TAG)
 
 Pairs = dict[int, bytes]
 """Number → name."""
@@ -63,8 +65,8 @@ class _StoreRepair:
         self.now_ms = now_ms
         self.notes = Notes()
         self.counters: list[tuple[bytes, int]] = []
-        self.by_name: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
-        self.by_number: dict[bytes, Pairs] = {kind: {} for kind in _KINDS}
+        self.by_name: dict[bytes, Pairs] = {kind: {} for kind in KINDS}
+        self.by_number: dict[bytes, Pairs] = {kind: {} for kind in KINDS}
         self.queued: set[int] = set()
         self.taken: dict[bytes, str] = {}
         """Why rows were quarantined; some are made anew then."""
@@ -75,9 +77,9 @@ class _StoreRepair:
         for key, _ in strays:
             self._quarantine(key, "its key isn't of this format")
         self._read()
-        wanted = {kind: self._agreed(kind) for kind in _KINDS}
+        wanted = {kind: self._agreed(kind) for kind in KINDS}
         wanted[keys.THREAD] = self._threads()
-        for kind in _KINDS:
+        for kind in KINDS:
             self._store(kind, wanted[kind])
             self._count(kind, wanted[kind])
         for key, reason in self.taken.items():
@@ -100,13 +102,13 @@ class _StoreRepair:
             rest = key[keys.THREAD_BYTES + 1 :]
             try:
                 match key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1]:
-                    case b"C" if rest in _KINDS:
+                    case b"C" if rest in KINDS:
                         pass  # the storage's own: see `_count`
                     case b"F" if not rest:
                         rows.parse(key, unseal(key, row))
-                    case b"H" if rest[:1] in _KINDS and len(rest) == 1 + keys.HASH_BYTES:
+                    case b"H" if rest[:1] in KINDS and len(rest) == 1 + keys.HASH_BYTES:
                         self._read_names(key, row, rest[:1])
-                    case b"N" if rest[:1] in _KINDS and len(rest) == 1 + keys.NUMBER_BYTES:
+                    case b"N" if rest[:1] in KINDS and len(rest) == 1 + keys.NUMBER_BYTES:
                         name = unseal(key, row)
                         keys.decode_name(name)
                         self.by_number[rest[:1]][int.from_bytes(rest[1:], "big")] = name
@@ -247,21 +249,19 @@ class _StoreRepair:
 
     def _count(self, kind: bytes, wanted: Pairs) -> None:
         """See to it that no number is given twice."""
-        used = max((*wanted, *(self.queued if kind == keys.THREAD else ())), default=0)
-        if used == 0:
-            return
+        used = max((*wanted, *(self.queued if kind == keys.THREAD else ())), default=names.first_number(kind) - 1)
         key = keys.counter(kind)
-        following = used - names.first_number(kind) + 2
         row = self.draft.get(key)
         try:
-            if unpack_counter(key, row, "the store") >= following:
+            if unpack_counter(key, row, _WHERE) > used - names.first_number(kind) + 1:
                 return
-            reason = "its next number is in use"
+            reason = "its next number is in use" if row is not None else "it is missing"
         except CorruptionError as error:
             reason = str(error)
             self.draft.quarantine(key, reason)
         self._note(f"counter of kind {kind.decode()}", REBUILT, reason)
-        self.counters.append((kind, used))
+        # what was given since, and led nowhere any more, isn't known; of tags there are too few
+        self.counters.append((kind, used if kind == keys.TAG else used + SKIPPED_NUMBERS))
 
 
 def _free(number: int, told: bytes | None, taken: set[bytes]) -> bytes:
