@@ -272,6 +272,8 @@ class _Namespace:
                 changed = self._linked(ulid, record)
                 if changed.parent != record.parent or changed.flags != record.flags:
                     out[ulid] = changed
+            elif record.flags & rec.HISTORY_LOST and record.parent is not None and record.parent not in kept:
+                out[ulid] = replace(record, parent=None)  # walks raise here in any case
             base = None if record.is_anchor else record.parent
             if ulid in self.settled or (base is not None and (base not in kept or base in self.settled)):
                 ops = st.set_ops(self._state(ulid))

@@ -7,10 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltastore import CorruptionError, Store, check, plan_repair, repair
+from deltastore import CorruptionError, Retention, Store, apply_retention, check, compact, plan_repair, repair
+from deltastore.langgraph import DeltaSaver
 from deltastore.log import rows
 from deltastore.storage.memory import MemoryStorage
 from deltastore.ulid import to_text
+from tests.langgraph.comparing import checkpoint, config
 from tests.raw import rows_of
 from tests.upkeep import both_fronts
 from tests.upkeep.damaging import GONE, MISSING, Open, Place, Read, copy_of, damage, opener, places, read
@@ -81,7 +83,24 @@ def expect_puts(store: Store, after: dict[Place, int], told: str) -> None:
                 state = thread.state()
                 put = thread.append({"new": ["new"]})
                 assert repr(thread.state(at=put)) == repr({**state, "new": [*state.get("new", []), "new"]}), told
+            else:
+                saver = DeltaSaver(store)
+                latest: Any = saver.get_tuple(config(name, ns=space))
+                versions = latest.checkpoint["channel_versions"] | {"new": "9"}
+                values = latest.checkpoint["channel_values"] | {"new": ["new"]}
+                put = saver.put(latest.config, checkpoint("zz-new", versions, values), {"step": 99}, {"new": "9"})
+                saver.put_writes(put, [("new", ["more"])], "task of its own")
+                found = saver.get_tuple(config(name, ns=space))
+                assert found is not None, told
+                assert repr(found.checkpoint["channel_values"]) == repr(values), told
+                assert found.parent_config == latest.config, told
     assert check(store).ok, (told, check(store).problems)
+    report = apply_retention(store, Retention(keep_last=2, keep_forks="latest"))
+    assert not report.damaged, (told, report.damaged)
+    compact(store, erase=True, level=1)
+    checked = check(store)
+    assert checked.ok, (told, checked.problems)
+    assert (checked.quarantined, checked.garbage_chunks) == (0, 0), told
 
 
 @cache
