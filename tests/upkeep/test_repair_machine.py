@@ -37,4 +37,4 @@ class DamagedGraphMachine(GraphMachine):
 
 @pytest.mark.parametrize("machine", [DamagedNativeMachine, DamagedGraphMachine])
 def test_machine(machine: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(machine, "memory", request, monkeypatch, share=0.15)
+    run(machine, "memory", request, monkeypatch, share=0.25)
