@@ -49,6 +49,8 @@ from deltastore.upkeep.compaction import CompactReport, compact
 from deltastore.upkeep.dumping import dump
 from deltastore.upkeep.loading import load
 from deltastore.upkeep.maintenance import MaintainReport, maintain
+from deltastore.upkeep.repair import apply_repair, plan_repair, repair
+from deltastore.upkeep.repair_plan import LostCheckpoint, RepairAction, RepairPlan, RepairReport
 from deltastore.upkeep.retention import RetentionPlan, RetentionReport
 from deltastore.upkeep.retention import apply as apply_retention
 from deltastore.upkeep.retention import plan as plan_retention
@@ -76,6 +78,7 @@ __all__ = [
     "FrontMismatchError",
     "InvalidIdError",
     "InvalidInputError",
+    "LostCheckpoint",
     "MaintainReport",
     "MismatchError",
     "NotFoundError",
@@ -83,6 +86,9 @@ __all__ = [
     "Reducer",
     "ReducerMismatchError",
     "Remove",
+    "RepairAction",
+    "RepairPlan",
+    "RepairReport",
     "Retention",
     "RetentionPlan",
     "RetentionReport",
@@ -99,6 +105,7 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "apply_repair",
     "apply_retention",
     "backup",
     "check",
@@ -107,6 +114,8 @@ __all__ = [
     "load",
     "maintain",
     "open",
+    "plan_repair",
     "plan_retention",
+    "repair",
     "shrink",
 ]

@@ -88,7 +88,7 @@ class TestHealthy:
     def test_an_empty_store(self, store: Store) -> None:
         report = check(store)
         assert report.ok
-        assert report == CheckReport(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+        assert report == CheckReport(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
     def test_what_is_counted(self, open_store: OpenStore) -> None:
         store = open_store(snapshot_frequency=4)
@@ -309,6 +309,24 @@ class TestDamage:
         key = keys.of_number(b"\xff", 3)
         put_raw(storage, key, seal(key, b"\xff\xfe"))
         assert r"name '\\xff\\xfe': number 3 of kind b'\xff' is named one way only" in problems(check(damaged))
+
+    def test_a_counter_that_would_give_numbers_again(self, damaged: Store, storage: Storage) -> None:
+        key = keys.counter(keys.CHANNEL)
+        put_raw(storage, key, b"short")
+        assert "the counter under" in problems(check(damaged))
+        put_raw(storage, key, None)
+        assert "number 18 of kind c has a name, and would be given again" in problems(check(damaged))
+
+    def test_numbers_in_use_without_a_name(self, damaged: Store, storage: Storage) -> None:
+        put_raw(storage, keys.of_name(keys.CHANNEL, b"m"), None)
+        put_raw(storage, keys.of_number(keys.CHANNEL, 16), None)
+        assert "thread 't': channel 16 has no name, so what is stored of it can't be read" in problems(check(damaged))
+
+    def test_a_quarantine_row_that_is_none(self, damaged: Store, storage: Storage) -> None:
+        for thread in (0, 1):
+            key = keys.quarantined(thread, b"key", b"row")
+            put_raw(storage, key, seal(key, b"\x90"))
+        assert problems(check(damaged)).count("is no quarantine row") == 2
 
     def test_a_named_thread_that_is_queued_to_be_removed(self, damaged: Store, storage: Storage) -> None:
         with storage.write() as tx:

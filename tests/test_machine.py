@@ -84,21 +84,21 @@ def upserted(before: list[Any], write: list[Any]) -> list[Any]:
 
     merged = list(before)
     places = {known(element): place for place, element in enumerate(merged) if known(element) is not None}
-    gone: set[int] = set()
+    gone: set[Any] = set()
     for element in write:
         if isinstance(element, Remove):
             if shown(element.id) in places:
-                gone.add(places[shown(element.id)])
+                gone.add(shown(element.id))
             continue
         key = known(element)
         if key is not None and key in places:
-            gone.discard(places[key])
+            gone.discard(key)
             merged[places[key]] = element
         else:
             if key is not None:
                 places[key] = len(merged)
             merged.append(element)
-    return [element for place, element in enumerate(merged) if place not in gone]
+    return [element for element in merged if known(element) not in gone]
 
 
 class NativeMachine(StoreMachine):

@@ -15,6 +15,7 @@ from deltastore.errors import (
 OK: Final = 0
 PROBLEMS: Final = 1
 USAGE: Final = 2
+LOST: Final = 8
 INTERNAL: Final = 70
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -31,13 +32,14 @@ OF_ERRORS: Final[dict[type[DeltastoreError], int]] = {
 
 MEANINGS: Final[dict[int, str]] = {
     OK: "done",
-    PROBLEMS: "`check` found problems",
+    PROBLEMS: "`check` found problems, or `check --repair` left some",
     USAGE: "the call is wrong: arguments, names, or a deletion without `--yes`; or the extra `cli` isn't installed",
     3: "no such thread, checkpoint or channel",
     4: "somebody else was there first: a name in use, a copy overtaken",
     5: "the store can't be used: no store at the path, no room, no permission",
     6: "written by something that isn't at hand, or another format version",
     7: "stored bytes aren't what was written: run `check`, then restore",
+    LOST: "`check --repair` mended the store, but checkpoints are lost, or rows in quarantine: look, perhaps restore",
     INTERNAL: "a fault of this program",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output stopped reading, as `head` does",

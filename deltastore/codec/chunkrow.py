@@ -5,7 +5,7 @@ their predecessor. Pure; imports primitives and errors. The invariant: the head 
 and which bases it needs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,6 +60,20 @@ class ChunkRow:
     def tag(self, number: int) -> int:
         """Return the tag byte of a chunk that the row holds."""
         return self.tags[self.numbers.index(number)]
+
+
+def only(row: ChunkRow, wanted: Collection[int]) -> ChunkRow:
+    """Return a row with those of its chunks alone that are wanted."""
+    places = [place for place, number in enumerate(row.numbers) if number in wanted]
+    if len(places) == len(row.numbers):
+        return row
+    numbers = tuple(row.numbers[place] for place in places)
+    return ChunkRow(
+        numbers,
+        bytes(row.tags[place] for place in places),
+        {number: row.whole[number] for number in numbers if number in row.whole},
+        {number: row.based[number] for number in numbers if number in row.based},
+    )
 
 
 def make_based(blob: bytes, base: int, base_blob: bytes, behind: Sequence[int], level: int = ROW_LEVEL) -> Based | None:

@@ -17,7 +17,8 @@ from deltastore.codec.primitives import pack
 from deltastore.errors import ChecksumError, EncodeError
 
 ANCHOR, HIDDEN, PARENT_MISSING, REMNANT, HISTORY_ENDS, PARENT_DELETED, SETTLED = 1, 2, 4, 8, 16, 32, 64
-_ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING | REMNANT | HISTORY_ENDS | PARENT_DELETED | SETTLED
+HISTORY_LOST = 128
+_ALL_FLAGS = ANCHOR | HIDDEN | PARENT_MISSING | REMNANT | HISTORY_ENDS | PARENT_DELETED | SETTLED | HISTORY_LOST
 OPAQUE, LIST, DICT, SNAPSHOT_LIST, SNAPSHOT_DICT = 0, 1, 2, 3, 4
 KINDS = (OPAQUE, LIST, DICT, SNAPSHOT_LIST, SNAPSHOT_DICT)
 """What a value may be. A snapshot is a list or dict in the wrapping of the API that put it: see `Codec.unwrap`."""

@@ -23,11 +23,13 @@ def copy_thread(storage: Storage, source: str, target: str, now_ms: int) -> None
         number, _ = require_thread(reader, source)
         _refuse_taken(names.find(reader, keys.THREAD, keys.encode_name(target)), target)
         fresh = begin_filling(storage, now_ms)
-        prefix = keys.thread(number)
+        prefix, quarantined = keys.thread(number), keys.quarantine(number)
         batch: list[Row] = []
         size = 0
         needed: set[int] = set()
         for key, row in reader.scan(prefix, keys.end_of(prefix)):
+            if key.startswith(quarantined):
+                continue  # what can't be read stays with the original
             moved = keys.thread(fresh) + key[len(prefix) :]
             value = unseal(key, row)
             needed |= dictionaries.needed_by(key, value)

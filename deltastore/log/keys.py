@@ -182,13 +182,23 @@ def chunk(number: int, series: int, last: int) -> bytes:
     return chunks(number, series) + last.to_bytes(NUMBER_BYTES, "big")
 
 
+def quarantine(number: int) -> bytes:
+    """The prefix of what was quarantined of a thread; of 0: of the store."""
+    return thread(number) + b"q"
+
+
+def quarantined(number: int, key: bytes, row: bytes) -> bytes:
+    """The quarantine row of a row, by its key and its bytes as found."""
+    return quarantine(number) + name_hash(len(key).to_bytes(2, "big") + key + row)
+
+
 def is_well_formed(key: bytes) -> bool:
     """Tell whether a thread row's key goes on, after its kind, as its kind demands. Unknown kinds don't."""
     kind, rest = key[THREAD_BYTES : THREAD_BYTES + 1], key[THREAD_BYTES + 1 :]
     match kind:
         case b"h" | b"k":
             return not rest
-        case b"n":
+        case b"n" | b"q":
             return len(rest) == HASH_BYTES
         case b"r":
             return len(rest) == NAMESPACE_BYTES + ULID_BYTES

@@ -70,6 +70,11 @@ def give(tx: WriteTransaction, kind: bytes, name: bytes) -> int:
     return find(tx, kind, name) or assign(tx, kind, name, new_number(tx, kind))
 
 
+def first_number(kind: bytes) -> int:
+    """Return the first number that is given to names of a kind."""
+    return _FIRST[kind]
+
+
 def new_number(tx: WriteTransaction, kind: bytes) -> int:
     """Return a number that nothing has."""
     return tx.mint(keys.counter(kind)) - 1 + _FIRST[kind]

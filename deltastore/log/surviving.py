@@ -15,7 +15,9 @@ from deltastore.log import keys, policy, rows, walking
 from deltastore.log import state as st
 from deltastore.log.reading import FoundRow, View
 
-_LASTING_FLAGS = rec.PARENT_MISSING | rec.PARENT_DELETED | rec.HISTORY_ENDS
+_LASTING_FLAGS = rec.PARENT_MISSING | rec.PARENT_DELETED | rec.HISTORY_ENDS | rec.HISTORY_LOST
+_LOST_FLAGS = rec.PARENT_DELETED | rec.HISTORY_LOST
+"""Walks raise here, at least if the parent isn't found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class _Namespace:
         wanted = channels & self.present[ulid]
         writes = self._writes(ulid, channels)
         # a walk for these must raise here
-        lost = record.flags & rec.PARENT_DELETED and channels - wanted and self._parent(ulid) is None
+        lost = record.flags & _LOST_FLAGS and channels - wanted and self._parent(ulid) is None
         if not wanted and not writes and not lost:
             return None
         state = {number: channel for number, channel in self._state(ulid).items() if number in wanted} if wanted else {}
@@ -270,6 +272,8 @@ class _Namespace:
                 changed = self._linked(ulid, record)
                 if changed.parent != record.parent or changed.flags != record.flags:
                     out[ulid] = changed
+            elif record.flags & rec.HISTORY_LOST and record.parent is not None and record.parent not in kept:
+                out[ulid] = replace(record, parent=None)  # walks raise here in any case
             base = None if record.is_anchor else record.parent
             if ulid in self.settled or (base is not None and (base not in kept or base in self.settled)):
                 ops = st.set_ops(self._state(ulid))
@@ -316,7 +320,7 @@ class _Namespace:
             for hashed, row in remnant.writes.items():
                 for writes in rows.decode_tasks(hashed, row).values():
                     held |= {write.channel for write in writes.values()}
-            if remnant.record.flags & rec.PARENT_DELETED:
+            if remnant.record.flags & _LOST_FLAGS:
                 held |= {channel for channel, _ in remnant.record.seeds}
             self._held_by[ulid] = held
         return self._held_by[ulid]

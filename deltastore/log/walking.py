@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from deltastore import ulid as ulids
-from deltastore.codec.records import HISTORY_ENDS, PARENT_DELETED, SETTLED, Record, Value
+from deltastore.codec.records import HISTORY_ENDS, HISTORY_LOST, PARENT_DELETED, SETTLED, Record, Value
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError
 from deltastore.log import finding, rows
 from deltastore.log.reading import View, require
@@ -88,6 +88,12 @@ def tasks_at(view: View, namespace: rows.Namespace, ulid: bytes, record: Record)
 
 
 def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> tuple[bytes, Record] | None:
+    if record.flags & HISTORY_LOST:
+        raise BrokenChainError(
+            f"thread {view.name!r}: what the history of checkpoint {record.id!r} needs of {record.parent_id!r}, its "
+            "parent, was lost and quarantined. Go on from a checkpoint before it, put one that states its delta "
+            "channels in full, or restore from a backup"
+        )
     if record.flags & PARENT_DELETED and finding.find(view, namespace, record.parent_id or "") is None:
         raise CheckpointNotFoundError(
             f"thread {view.name!r}: checkpoint {record.id!r} was put after its parent {record.parent_id!r} had been "
@@ -110,10 +116,11 @@ def parent_of(
     lookup: Callable[[bytes], Record | None],
     find: Callable[[str], bytes | None],
 ) -> tuple[bytes, Record] | None:
-    """Return a record's parent as a walk finds it; None at a root, or where it wasn't stored when the record was put
-    and isn't now. `lookup` finds records, `find` visible ids. Raises BrokenChainError.
+    """Return a record's parent as a walk finds it; None at a root, where it wasn't stored when the record was put
+    and isn't now, and where a walk has to raise because it was lost. `lookup` finds records, `find` visible ids.
+    Raises BrokenChainError.
     """
-    if record.flags & HISTORY_ENDS:
+    if record.flags & (HISTORY_ENDS | HISTORY_LOST):
         return None
     parent = record.parent
     if parent is None:

@@ -5,25 +5,30 @@ the store's own rows, `check_thread` each thread's. Imports log and below. The i
 and raises only what keeps it from reading at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import dictionaries, keys, names, retention, rows
 from deltastore.storage.port import ReadTransaction
+from deltastore.storage.rules import unpack_counter
 from deltastore.store import Store
-from deltastore.upkeep.check_thread import ThreadCheck
+from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine, nameless
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.report import MAX_PROBLEMS, CheckReport, Problem, Tally
 
 __all__ = ["MAX_PROBLEMS", "CheckReport", "Problem", "check"]
 
 
+KINDS = (keys.THREAD, keys.CHANNEL, keys.REDUCER, keys.TAG)
+"""The kinds of names."""
+
+
 def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
     """Check a whole store. `progress` is told of threads. Raises ClosedError, StorageError; damage is in the report."""
     tally = Tally()
     with store.log.storage.read() as tx:
-        named, queued = _check_store_rows(tx, tally)
+        named, queued, known = _check_store_rows(tx, tally)
         tally.queued_threads = len(queued)
         total = len(named)
         for number in _thread_numbers(tx, tally):
@@ -33,10 +38,13 @@ def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
                 if progress is not None:
                     progress(tally.threads, total)
                 tally.threads += 1
+                thread = ThreadCheck(tx, number, named.pop(number), tally)
                 try:
-                    ThreadCheck(tx, number, named.pop(number), tally).run()
+                    thread.run()
                 except (CorruptionError, MismatchError) as error:
                     tally.problem(f"thread {number}", error)
+                for what in nameless(thread.used, known):
+                    tally.problem(thread.where, what)
             elif number not in queued:
                 tally.problem(f"thread {number}", "rows of a thread that nothing names and nothing queues")
         for number, name in named.items():
@@ -62,8 +70,8 @@ def _thread_numbers(tx: ReadTransaction, tally: Tally) -> Iterator[int]:
         place = keys.thread(number + 1)
 
 
-def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str], set[int]]:
-    """Check names both ways; return the named threads and the queued ones."""
+def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str], set[int], set[tuple[bytes, int]]]:
+    """Check names both ways; return the named threads, the queued ones, and all numbers that have names, by kind."""
     by_name: dict[tuple[bytes, int], bytes] = {}
     by_number: dict[tuple[bytes, int], bytes] = {}
     queued: set[int] = set()
@@ -71,8 +79,6 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
         kind, rest = key[keys.THREAD_BYTES : keys.THREAD_BYTES + 1], key[keys.THREAD_BYTES + 1 :]
         try:
             match kind:
-                case b"C":
-                    pass  # the storage's own row
                 case b"H":
                     by_name |= _names(key, unseal(key, row), rest[:1], tally)
                 case b"N":
@@ -84,6 +90,8 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
                     queued.add(int.from_bytes(rest, "big"))
                 case b"F":
                     rows.parse(key, unseal(key, row))
+                case b"C" | b"q":
+                    pass  # each looked at apart
                 case b"K":
                     retention.decode(key, unseal(key, row))
                 case b"D":
@@ -92,12 +100,31 @@ def _check_store_rows(tx: ReadTransaction, tally: Tally) -> tuple[dict[int, str]
                     tally.problem(key.hex(), "a store row of unknown kind")
         except CorruptionError as error:
             tally.problem(key.hex(), error)
+    check_quarantine(tx, 0, "store", tally)
+    _check_counters(tx, by_number, tally)
     for entry in by_name.items() ^ by_number.items():
         (kind, number), name = entry
         shown = name.decode("utf-8", "backslashreplace")
         tally.problem(f"name {shown!r}", f"number {number} of kind {kind!r} is named one way only")
     threads = {number: keys.decode_name(name) for (kind, number), name in by_name.items() if kind == keys.THREAD}
-    return threads, queued
+    return threads, queued, set(by_number)
+
+
+def _check_counters(tx: ReadTransaction, named: Iterable[tuple[bytes, int]], tally: Tally) -> None:
+    """Report counters that would give a number again."""
+    greatest: dict[bytes, int] = {}
+    for kind, number in named:
+        greatest[kind] = max(number, greatest.get(kind, 0))
+    for kind in KINDS:
+        key = keys.counter(kind)
+        try:
+            following = unpack_counter(key, tx.get(key), "the store") + names.first_number(kind) - 1
+        except CorruptionError as error:
+            tally.problem("store", error)
+            continue
+        used = greatest.get(kind, 0)
+        if following <= used:
+            tally.problem("store", f"number {used} of kind {kind.decode()} has a name, and would be given again")
 
 
 def _names(key: bytes, row: bytes, kind: bytes, tally: Tally) -> dict[tuple[bytes, int], bytes]:

@@ -4,19 +4,42 @@ Imports report, and log and below. The invariant: problems go into the tally; on
 from being read at all is raised.
 """
 
+from collections.abc import Container, Iterable, Iterator
+
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
+from deltastore.codec.blobs import FIRST_INTERNED_TAG
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError
-from deltastore.log import finding, keys, retention, rows, tagging
+from deltastore.log import finding, keys, quarantine, retention, rows, tagging
 from deltastore.log import state as st
 from deltastore.log.reading import View
+from deltastore.reducers import FIRST_INTERNED_REDUCER
 from deltastore.storage.port import ReadTransaction
 from deltastore.upkeep.report import Tally
 
-_THREAD_KINDS = frozenset(b"hknriwtc")
+KIND_NAMES = {keys.CHANNEL: "channel", keys.REDUCER: "reducer", keys.TAG: "kind of serialized data"}
+_THREAD_KINDS = frozenset(b"hknriwtcq")
+
+
+def check_quarantine(tx: ReadTransaction, thread: int, where: str, tally: Tally) -> None:
+    """Count the quarantine rows of a thread, or of the store (0); only the row itself must be whole."""
+    for key, row in quarantine.scan(tx, thread):
+        try:
+            quarantine.decode(key, row)
+        except CorruptionError as error:
+            tally.problem(where, error)
+        else:
+            tally.quarantined += 1
+
+
+def nameless(used: Iterable[tuple[bytes, int]], named: Container[tuple[bytes, int]]) -> Iterator[str]:
+    """Iterate over what is to be said of numbers that are used, by kind, and have no name."""
+    for kind, number in sorted(used):
+        if (kind, number) not in named:
+            yield f"{KIND_NAMES[kind]} {number} has no name, so what is stored of it can't be read"
 
 
 class ThreadCheck:
@@ -29,6 +52,8 @@ class ThreadCheck:
         self.tally = tally
         self.view = View(tx, number, name)
         self.needed: tuple[set[int], set[int]] = (set(), set())
+        self.used: set[tuple[bytes, int]] = set()
+        """The numbers, by kind of name, without whose names what is needed can't be read."""
         self.held: tuple[dict[int, chunkrow.ChunkRow], dict[int, chunkrow.ChunkRow]] = ({}, {})
 
     def run(self) -> None:
@@ -44,6 +69,7 @@ class ThreadCheck:
                 self._problem(f"row {key.hex()} is of unknown kind")
             elif not keys.is_well_formed(key):
                 self._problem(f"row {key.hex()} has no key of its kind")
+        check_quarantine(self.tx, self.number, self.where, self.tally)
         try:
             retention.load(self.tx, self.number)
         except CorruptionError as error:
@@ -129,6 +155,8 @@ class ThreadCheck:
                 if number not in self.needed[series]:
                     self.tally.garbage_chunks += 1
                     self.tally.garbage_bytes += size
+                elif (tag := row.tag(number) if based else row.whole[number][0]) >= FIRST_INTERNED_TAG:
+                    self.used.add((keys.TAG, tag))
 
     # --- records
 
@@ -190,6 +218,7 @@ class ThreadCheck:
                 self._problem(f"{what}: {error}")
                 state = None
         for op in record.ops:
+            self._uses(op.channel, 0 if isinstance(op, rec.Patch | rec.Drop) else op.reducer)
             values: tuple[sp.Spans, ...] = ()
             match op:
                 case rec.Set():
@@ -201,6 +230,12 @@ class ThreadCheck:
             for spans in values:
                 self._need(rec.series_of(op.channel), spans, what)
         return state, depth
+
+    def _uses(self, channel: int, reducer: int) -> None:
+        if channel >= rec.FIRST_CHANNEL:
+            self.used.add((keys.CHANNEL, channel))
+        if reducer >= FIRST_INTERNED_REDUCER:
+            self.used.add((keys.REDUCER, reducer))
 
     def _folds(self, state: st.State | None, what: str) -> None:
         """Fold what built-in reducers are still to fold, at the end of a chain."""
@@ -295,4 +330,5 @@ class ThreadCheck:
     def _tasks(self, tasks: rows.Tasks, what: str) -> None:
         for writes in tasks.values():
             for write in writes.values():
+                self._uses(write.channel, 0)
                 self._need(0, write.value.spans, what)

@@ -12,7 +12,7 @@ from deltastore.log import dictionaries
 from deltastore.log.listing import readable_threads
 from deltastore.store import Store
 from deltastore.upkeep import repacking, training
-from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome
+from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome, drop_quarantined
 from deltastore.upkeep.progress import Progress
 
 
@@ -26,6 +26,8 @@ class CompactReport:
     bytes_before: int
     bytes_after: int
     chunks_dropped: int
+    quarantined_dropped: int
+    """Quarantined rows, which only erasing removes."""
     skipped: tuple[str, ...]
     """Threads of which something stays for the next time, because others wrote to them all the while."""
     damaged: dict[str, str]
@@ -46,10 +48,11 @@ def compact(
     """Compact all threads of a store, or these; unknown ones are none. Others may read and write meanwhile.
 
     `erase`: no pack may keep a chunk that nothing needs, however much else is in it, nor may a dictionary that was
-    trained on content. `level`: zstd's, 1 to 19; lower ones are faster. `dictionary`: `"shape"` (field names and the
-    like, nothing that anybody wrote), `"content"` (smaller still; only where all threads belong to one tenant) or
-    `"none"`; what was asked for stays, and a store that was never asked for one gets one of shape if it pays.
-    `progress` counts threads. A damaged thread is told of in the report, and the others are compacted.
+    trained on content; quarantined rows go too, for what was deleted may stand in them. `level`: zstd's, 1 to 19;
+    lower ones are faster. `dictionary`: `"shape"` (field names and the like, nothing that anybody wrote), `"content"`
+    (smaller still; only where all threads belong to one tenant) or `"none"`; what was asked for stays, and a store
+    that was never asked for one gets one of shape if it pays. `progress` counts threads. A damaged thread is told of
+    in the report, and the others are compacted.
     Raises InvalidInputError, StorageError, StoreFullError.
     """
     store.collect()
@@ -67,6 +70,9 @@ def compact(
             continue
         if outcome is not None:
             outcomes[name] = outcome
+    quarantined = sum(outcome.quarantined_dropped for outcome in outcomes.values())
+    if erase and threads is None:
+        quarantined += drop_quarantined(store.log.storage, 0)
     if not damaged:
         training.remove_unneeded(store)
     if progress is not None:
@@ -79,6 +85,7 @@ def compact(
         sum(outcome.bytes_before for outcome in found),
         sum(outcome.bytes_after for outcome in found),
         sum(outcome.chunks_dropped for outcome in found),
+        quarantined,
         tuple(name for name, outcome in outcomes.items() if outcome.skipped),
         damaged,
         decided,

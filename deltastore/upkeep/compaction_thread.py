@@ -7,9 +7,9 @@ Imports marking, rebasing and repacking. The invariant: whenever it is stopped, 
 from dataclasses import dataclass
 
 from deltastore.codec import records as rec
-from deltastore.log import dictionaries, finding, keys, names, packing, rows
+from deltastore.log import deleting, dictionaries, finding, keys, names, packing, quarantine, rows
 from deltastore.log.reading import View
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 from deltastore.store import Store
 from deltastore.upkeep import marking, rebasing, repacking
 
@@ -26,6 +26,7 @@ class ThreadOutcome:
     bytes_before: int = 0
     bytes_after: int = 0
     chunks_dropped: int = 0
+    quarantined_dropped: int = 0
     skipped: bool = False
     """Whether something stays for the next time, because others wrote all the while."""
 
@@ -66,7 +67,10 @@ class ThreadCompaction:
         self._edited()
         for series in range(rec.SERIES):
             self._chunks(series)
-        self._note(means)
+        if self.erase:
+            self.outcome.quarantined_dropped = drop_quarantined(self.storage, self.thread)
+        if not self.outcome.quarantined_dropped:
+            self._note(means)
         with self.storage.read() as tx:
             self.outcome.rows_after, self.outcome.bytes_after = self._measure(tx)
         return self.outcome
@@ -200,3 +204,16 @@ class ThreadCompaction:
             return repacking.apply_chunks(tx, self.thread, change, changes, means)
 
         return names.in_write(self.storage, (self.thread,), work)
+
+
+def drop_quarantined(storage: Storage, thread: int) -> int:
+    """Remove what is quarantined of a thread, or of the store (0), in bounded transactions; return how many rows."""
+    with storage.read() as tx:
+        left = quarantine.count(tx, thread)
+    dropped = 0
+    while dropped < left:
+        count = names.in_write(storage, (thread,), lambda tx: quarantine.drop(tx, thread, deleting.MAX_COLLECTED_ROWS))
+        if not count:
+            break
+        dropped += count
+    return dropped

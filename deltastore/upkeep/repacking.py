@@ -110,7 +110,7 @@ def plan_chunks(
     for row, decoded in _chunk_rows(view, series, after):
         if decoded.numbers[-1] >= until:
             break
-        kept = decoded if needed is None else _without_dead(decoded, needed)
+        kept = decoded if needed is None else chunkrow.only(decoded, needed)
         if parts and size + kept.plain_bytes > MAX_PACK_BYTES:
             break
         seen.append(row)
@@ -131,7 +131,7 @@ def plan_chunks(
         0,
     )
     joined = chunkrow.join_rows(parts)
-    kept = joined if needed is None else _without_dead(joined, needed)
+    kept = joined if needed is None else chunkrow.only(joined, needed)
     freed = len(joined.numbers) - len(kept.numbers)
     dead_bytes = joined.plain_bytes - kept.plain_bytes
     tolerable = not freed if means.erase else dead_bytes <= joined.plain_bytes * MAX_DEAD_SHARE
@@ -152,19 +152,6 @@ def _chunk_rows(view: View, series: int, after: int) -> Iterator[tuple[Row, chun
     prefix = keys.chunks(view.thread, series)
     for key, sealed in view.tx.scan(keys.chunk(view.thread, series, after) + b"\0", keys.end_of(prefix)):
         yield (key, sealed), view.open_chunks(key, sealed)
-
-
-def _without_dead(row: chunkrow.ChunkRow, needed: Collection[int]) -> chunkrow.ChunkRow:
-    places = [place for place, number in enumerate(row.numbers) if number in needed]
-    if len(places) == len(row.numbers):
-        return row
-    numbers = tuple(row.numbers[place] for place in places)
-    return chunkrow.ChunkRow(
-        numbers,
-        bytes(row.tags[place] for place in places),
-        {number: row.whole[number] for number in numbers if number in row.whole},
-        {number: row.based[number] for number in numbers if number in row.based},
-    )
 
 
 def _encoded(row: chunkrow.ChunkRow, means: Means, least: int) -> list[tuple[chunkrow.ChunkRow, bytes]]:
@@ -196,7 +183,7 @@ def split(row: chunkrow.ChunkRow, count: int) -> list[chunkrow.ChunkRow]:
         size += len(row.whole[number]) if number in row.whole else len(row.based[number].frame)
         if size >= target * len(groups) and len(groups) < count:
             groups.append([])
-    return [_without_dead(row, frozenset(group)) for group in groups if group]
+    return [chunkrow.only(row, frozenset(group)) for group in groups if group]
 
 
 def apply_chunks(

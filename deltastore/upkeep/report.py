@@ -31,12 +31,13 @@ class CheckReport:
     garbage_records: int
     writes_without_checkpoint: int
     queued_threads: int
+    quarantined: int
     max_depth: int
     problems: tuple[Problem, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong. Garbage isn't wrong."""
+        """Whether nothing is wrong. Garbage and quarantined rows aren't wrong."""
         return not self.problems
 
 
@@ -54,6 +55,7 @@ class Tally:
     garbage_records: int = 0
     writes_without_checkpoint: int = 0
     queued_threads: int = 0
+    quarantined: int = 0
     max_depth: int = 0
     problems: list[Problem] = field(default_factory=list)
 

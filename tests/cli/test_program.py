@@ -31,7 +31,7 @@ CALLS: dict[str, list[list[str]]] = {
     "show": [["user-42"]],
     "diff": [["user-42"], ["user-42@before-deploy", "user-42"], ["user-42", "user-42@before-deploy"]],
     "stats": [["--keep-last", "1"]],
-    "check": [[]],
+    "check": [[], ["--repair"]],
     "retain": [
         ["--keep-last", "1", "--keep-forks", "latest", "--dry-run"],
         ["user-42", "--keep-last", "1", "--store"],
@@ -114,7 +114,13 @@ def test_documents_hold_the_documented_keys(run: Run, surroundings: None, comman
     found: set[str] = set()
     for call in CALLS[command]:
         found |= set(paths(run(command, *call, "--json").document, keys))
-    rare = {key for key in keys if key.startswith(("oldest_reader", "problems[]", "damaged[]", "plan[].calls[]"))}
+    rare = {
+        key
+        for key in keys
+        if key.startswith(
+            ("oldest_reader", "problems[]", "repair.actions[]", "repair.lost[]", "damaged[]", "plan[].calls[]")
+        )
+    }
     assert found - keys == set()
     assert keys - rare <= found
 

@@ -45,6 +45,7 @@ class TestRanges:
             keys.by_id(thread, namespace, keys.encode_id(id_)),
             keys.writes(thread, namespace, keys.encode_id(id_)) + HASH,
             keys.chunk(thread, 0, number),
+            keys.quarantined(thread, b"key", b"row"),
         ]
         assert all(end_of(keys.thread(thread), key) for key in of_thread)
         assert all(end_of(keys.thread(other), key) == (thread == other) for key in of_thread)

@@ -27,6 +27,7 @@ KEYS = {
     "bytes_before": "of rows, as stored",
     "bytes_after": "of rows, as stored",
     "chunks_dropped": "that nothing needed",
+    "quarantined_dropped": "rows that a repair had set aside; with --erase alone",
     "skipped": "threads of which something stays for the next time, because others wrote to them all the while",
     "damaged": "by thread, what is damaged; the others are compacted",
     "dictionary": "what was decided of one, and why",
@@ -76,6 +77,8 @@ def compact_lines(report: CompactReport) -> Iterator[str]:
     """Tell people of a compaction."""
     saved = report.bytes_before - report.bytes_after
     yield f"{report.threads} threads compacted, {report.chunks_dropped} chunks dropped"
+    if report.quarantined_dropped:
+        yield f"{report.quarantined_dropped} quarantined rows dropped"
     yield f"rows   {report.rows_before} before, {report.rows_after} after"
     yield (
         f"bytes  {size(report.bytes_before)} before, {size(report.bytes_after)} after "

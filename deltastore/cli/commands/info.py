@@ -9,6 +9,7 @@ from deltastore.cli.arguments import Debug, Json, StorePath
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, percent, size
+from deltastore.log import quarantine
 from deltastore.log.format import open_format
 from deltastore.store import Store
 
@@ -22,6 +23,7 @@ KEYS = {
     "snapshot_frequency": "checkpoints from one anchor to the next",
     "threads": "how many there are",
     "checkpoints": "of all threads and namespaces",
+    "quarantined": "rows that a repair took out of their places",
     "file_bytes": "size of the data file",
     "used_bytes": "of pages that hold rows; the others of the file are used again",
     "map_bytes": "what the file may grow to before the map must",
@@ -43,9 +45,11 @@ def _document(session: Session, store: Store) -> dict[str, Any]:
     found = store.info()
     version, uuid, options = open_format(store.log.storage, None)
     threads = checkpoints = 0
+    quarantined = _quarantined(store, 0)
     for row in session.counted("reading threads", store.log.all_threads()):
         threads += 1
         checkpoints += row.header.checkpoints
+        quarantined += _quarantined(store, row.number)
     oldest = found.oldest_reader
     return {
         "location": found.location,
@@ -56,12 +60,18 @@ def _document(session: Session, store: Store) -> dict[str, Any]:
         "snapshot_frequency": store.log.snapshot_frequency,
         "threads": threads,
         "checkpoints": checkpoints,
+        "quarantined": quarantined,
         "file_bytes": found.file_bytes,
         "used_bytes": found.used_bytes,
         "map_bytes": found.map_bytes,
         "readers": found.readers,
         "oldest_reader": None if oldest is None else {"pid": oldest.pid, "behind": oldest.behind},
     }
+
+
+def _quarantined(store: Store, thread: int) -> int:
+    with store.log.storage.read() as tx:
+        return quarantine.count(tx, thread)
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
@@ -76,6 +86,7 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         "anchors": f"every {document['snapshot_frequency']} checkpoints",
         "threads": str(document["threads"]),
         "checkpoints": str(document["checkpoints"]),
+        "quarantined": f"{document['quarantined']} rows" if document["quarantined"] else "nothing",
         "file": f"{size(held)}, {size(used)} used ({percent(used, held)})",
         "map": size(document["map_bytes"]),
         "readers": str(document["readers"]),
