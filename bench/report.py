@@ -23,6 +23,26 @@ WORKLOADS = {
     "agent50_delta": "agent50 with DeltaChannel for the messages",
     "research_delta": "research with DeltaChannel, a snapshot every 50 updates",
 }
+COMPACTED = {
+    "chat500": WORKLOADS["chat500"],
+    "agent50": WORKLOADS["agent50"],
+    "edit200": WORKLOADS["edit200"],
+    "many": WORKLOADS["many"],
+    "short": "200 threads of 10 turns, two messages of 300 characters each",
+    "transcripts": "200 real runs of τ-bench's airline agent with gpt-4o, 5,308 messages",
+}
+COMPACTED_COLUMNS = (
+    "checkpoints",
+    "live, MB",
+    "compacted",
+    "times the floor",
+    "SqliteSaver",
+    "ratio",
+    "dictionary of content",
+    "latest only, times its floor",
+    "seconds",
+    "wrong",
+)
 PRODUCT, PEER = "deltastore", "sqlite"
 INTRODUCTION = """\
 # Benchmarks
@@ -61,6 +81,7 @@ def page() -> str:
         cells = [_spread(savers[saver], end) for end in (False, True) for saver in (PRODUCT, PEER)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "Median, and in brackets the 10th and 90th percentile; the end is the last tenth of the calls.", ""]
+    lines += [*compacted(), ""]
     first = results["chat500"]
     machine, versions = first["machine"], first["versions"]
     lines += [
@@ -69,10 +90,46 @@ def page() -> str:
         "",
         "Commands:",
         "",
-        *(f"    {result['command']}" for result in results.values()),
+        *(f"    {result['command']}" for result in (*results.values(), _compaction())),
         "",
     ]
     return "\n".join(lines)
+
+
+def compacted() -> list[str]:
+    """Return the part on what is left after compaction."""
+    lines = [
+        "## After compaction",
+        "",
+        "`deltastore compact --shrink` with the full history. The floor is what `zstd -19 --long` makes of every",
+        "distinct leaf of the state larger than 100 bytes, once: no ids, no metadata, no order. All checkpoints are read",
+        "before and after.",
+        "",
+        f"| workload | {' | '.join(COMPACTED_COLUMNS)} |",
+        f"| --- |{' ---: |' * len(COMPACTED_COLUMNS)}",
+    ]
+    for name, summary in COMPACTED.items():
+        found = _compaction()["workloads"][name]
+        ours, theirs, content = found["compacted_bytes"], found.get("peer_bytes"), found.get("content_bytes")
+        cells = [
+            f"{found['checkpoints']:,}",
+            f"{found['live_bytes'] / 1e6:.2f}",
+            f"{ours / 1e6:.2f}",
+            f"{ours / found['floor_bytes']:.2f}",
+            f"{theirs / 1e6:,.1f}" if theirs else "",
+            f"1/{theirs / ours:,.1f}" if theirs else "",
+            f"{content / 1e6:.2f}" if content else "",
+            f"{found['latest_bytes'] / found['latest_floor_bytes']:.2f}",
+            f"{found['compact_s']:.1f}",
+            f"{found['differing'] or 'none'}",
+        ]
+        lines.append(f"| **{name}**: {summary} | {' | '.join(cells)} |")
+    return lines
+
+
+def _compaction() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "compaction.json").read_text())
+    return found
 
 
 def _spread(saver: dict[str, Any], end: bool) -> str:
