@@ -152,7 +152,7 @@ def main() -> int:
             "command": f"python -m bench.compaction {shlex.join(sys.argv[1:])}",
             "seed": SEED,
             "machine": describe_machine(),
-            "versions": distribution_versions(),
+            "versions": distribution_versions(()),
             "workloads": found,
         }
         (RESULTS / f"{options.json}.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -81,7 +81,7 @@ def page() -> str:
         cells = [_spread(savers[saver], end) for end in (False, True) for saver in (PRODUCT, PEER)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "Median, and in brackets the 10th and 90th percentile; the end is the last tenth of the calls.", ""]
-    lines += [*compacted(), ""]
+    lines += [*compacted(), "", *commits(), ""]
     first = results["chat500"]
     machine, versions = first["machine"], first["versions"]
     lines += [
@@ -90,7 +90,7 @@ def page() -> str:
         "",
         "Commands:",
         "",
-        *(f"    {result['command']}" for result in (*results.values(), _compaction())),
+        *(f"    {result['command']}" for result in (*results.values(), _compaction(), _commits())),
         "",
     ]
     return "\n".join(lines)
@@ -102,8 +102,8 @@ def compacted() -> list[str]:
         "## After compaction",
         "",
         "`deltastore compact --shrink` with the full history. The floor is what `zstd -19 --long` makes of every",
-        "distinct leaf of the state larger than 100 bytes, once: no ids, no metadata, no order. All checkpoints are read",
-        "before and after.",
+        "distinct leaf of the state larger than 100 bytes, once: no ids, no metadata, no order. All checkpoints are",
+        "read before and after.",
         "",
         f"| workload | {' | '.join(COMPACTED_COLUMNS)} |",
         f"| --- |{' ---: |' * len(COMPACTED_COLUMNS)}",
@@ -127,8 +127,38 @@ def compacted() -> list[str]:
     return lines
 
 
+def commits() -> list[str]:
+    """Return the part on writers that put at the same time."""
+    found = _commits()["commits"]
+    lines = [
+        "## Shared commits",
+        "",
+        "Puts per second, durable on return, of one thread and of 64 that each put to a conversation of its own; median,",
+        "least and most of the rounds. The second part makes each of deltastore's commits take 5 ms longer.",
+        "",
+        "| commits | saver | one thread | 64 threads | ratio | ratio to SqliteSaver |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for label, result in found.items():
+        for saver in ("deltastore", "sqlite"):
+            if not result[saver]:
+                continue
+            one, many = (result[saver][threads] for threads in ("1", "64"))
+            cells = [f"{rates['median']:,.0f} ({rates['least']:,.0f} to {rates['most']:,.0f})" for rates in (one, many)]
+            against = result.get("ratio_to_sqlite", "") if saver == PRODUCT else ""
+            lines.append(
+                f"| {label} | {saver} | {' | '.join(cells)} | {many['median'] / one['median']:.1f} | {against} |"
+            )
+    return lines
+
+
 def _compaction() -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / "compaction.json").read_text())
+    return found
+
+
+def _commits() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "commits.json").read_text())
     return found
 
 

@@ -4,9 +4,11 @@ Async methods encode before their first await and do the rest off the event loop
 invariant: what is put is fixed when the call is made, and a channel's value is that of its version.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -22,7 +24,7 @@ from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
 from deltastore.codec.strict import STRICT
 from deltastore.errors import InvalidInputError
-from deltastore.langgraph.base import SaverBase, off_loop
+from deltastore.langgraph.base import SaverBase
 from deltastore.langgraph.configs import address, config_of, id_of
 from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import keys, rows
@@ -32,6 +34,7 @@ from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.store import check_name
 
+M = TypeVar("M")
 _OWN_CHANNELS = frozenset(("__start__", TASKS))
 _TRIGGER = "branch:to:"
 """How the channels begin by which LangGraph starts nodes; no state key can, for it holds colons."""
@@ -67,11 +70,15 @@ class SavingSaver(SaverBase):
     ) -> RunnableConfig:
         """Store a checkpoint; values are encoded before the first await. Raises as `put` does."""
         made = self._make_put(config, checkpoint, metadata)
-        await off_loop(self._put, made)
+        await _when_done(self._log.put_soon, self._log.put, made)
+        self._note(made)
         return config_of(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
 
     def _put(self, made: Put) -> None:
         self._log.put(made)
+        self._note(made)
+
+    def _note(self, made: Put) -> None:
         if self._tidier is not None:
             self._tidier.note(made.thread)
 
@@ -157,7 +164,8 @@ class SavingSaver(SaverBase):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store a task's writes; values are encoded before the first await. Raises as `put_writes` does."""
-        await off_loop(self._log.put_writes, self._make_writes(config, writes, task_id, task_path))
+        made = self._make_writes(config, writes, task_id, task_path)
+        await _when_done(self._log.put_writes_soon, self._log.put_writes, made)
 
     def _make_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -182,6 +190,19 @@ class SavingSaver(SaverBase):
             list(made.values()),
             False,
         )
+
+
+async def _when_done(start: Callable[[M], "Future[Any]"], run: Callable[[M], object], made: M) -> None:
+    """Start a write and wait for its end; where no more threads are given, run it at once.
+
+    That is so when the interpreter is shutting down, where what is still to be saved must be saved all the same.
+    """
+    try:
+        started = start(made)
+    except RuntimeError:
+        run(made)
+        return
+    await asyncio.wrap_future(started)
 
 
 def _is_walked(channel: str) -> bool:

@@ -7,12 +7,14 @@ put is prepared outside write transactions and applied in one. Thread-safe.
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 from deltastore.codec import records as rec
-from deltastore.errors import BrokenChainError, CheckpointNotFoundError, ContentionError, FrontMismatchError
+from deltastore.errors import BrokenChainError, CheckpointNotFoundError, FrontMismatchError
 from deltastore.log import (
+    attempts,
     choosing,
     copying,
     deleting,
@@ -30,6 +32,8 @@ from deltastore.log import (
     tagging,
     walking,
 )
+from deltastore.log.attempts import Pool, Write
+from deltastore.log.committing import CommitQueue
 from deltastore.log.forks import FORKS_PAGE, Family, Fork, find_forks
 from deltastore.log.format import check_frequency, open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
@@ -42,16 +46,7 @@ from deltastore.log.state import Channel
 from deltastore.reducers import Reducer
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 
-MAX_ATTEMPTS = 100
-"""How often a put is prepared anew while others write to the same thread."""
-
 M = TypeVar("M")
-T = TypeVar("T")
-P = TypeVar("P")
-
-
-class _Stale(Exception):
-    """Aborts a transaction whose basis doesn't hold any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +85,7 @@ class Log:
         self.registry = Registry(self.names, reducers)
         frequency = snapshot_frequency or stored[2].get("snapshot_frequency", policy.DEFAULT_SNAPSHOT_FREQUENCY)
         self._context = putting.Context(HeadCache(cache_bytes), self.registry, frequency)
+        self._begin_writing()
 
     @property
     def snapshot_frequency(self) -> int:
@@ -103,14 +99,20 @@ class Log:
             self._pid = os.getpid()
             cache = HeadCache(self._cache_bytes)
             self._context = putting.Context(cache, self.registry, self._context.snapshot_frequency)
+            self._begin_writing()
         return self._context.heads
+
+    def _begin_writing(self) -> None:
+        self._commits = CommitQueue(self.storage)
+        self._pool = Pool(self.storage, self._commits)
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970."""
         return int(self._clock() * 1000)
 
     def close(self) -> None:
-        """Close the storage."""
+        """Wait for the puts under way in the pool, and close the storage."""
+        self._own_pool().close()
         self.storage.close()
 
     # --- puts
@@ -120,57 +122,58 @@ class Log:
 
         Raises what `prepare` does, ContentionError.
         """
-        heads = self.heads
-        # new names get their numbers before any transaction begins; the put then finds them in memory
-        self.names.numbers(keys.CHANNEL, put.intent.names())
-        prepared, stored = self._attempt(
-            put.thread,
-            lambda tx: putting.prepare(tx, put, self._context),
-            lambda tx, made: putting.apply(tx, made, self.now_ms()),
-        )
-        putting.remember(heads, prepared, stored)
-        return stored
+        write = self._put(put)
+        return attempts.run(write, self.storage, self._commits)
 
     def put_writes(self, put: pending.PutWrites) -> None:
         """Store pending writes of a checkpoint, which may not be stored yet.
 
         Raises CheckpointNotFoundError, ContentionError.
         """
+        write = self._put_writes(put)
+        attempts.run(write, self.storage, self._commits)
+
+    def _own_pool(self) -> Pool:
+        self.heads  # noqa: B018 - after a fork, the pool is another
+        return self._pool
+
+    def put_soon(self, put: putting.Put) -> "Future[putting.Stored]":
+        """Do as `put` does, in the threads of a small pool. Raises RuntimeError where no more threads are given."""
+        return self._own_pool().start(lambda: self._put(put))
+
+    def put_writes_soon(self, put: pending.PutWrites) -> "Future[None]":
+        """Do as `put_writes` does, as `put_soon` does."""
+        return self._own_pool().start(lambda: self._put_writes(put))
+
+    def _put(self, put: putting.Put) -> Write[putting.Prepared, putting.Stored, putting.Stored]:
+        heads = self.heads
+        # new names get their numbers before any transaction begins; the put then finds them in memory
+        self.names.numbers(keys.CHANNEL, put.intent.names())
+
+        def end(prepared: putting.Prepared, stored: putting.Stored) -> putting.Stored:
+            putting.remember(heads, prepared, stored)
+            return stored
+
+        return Write(
+            put.thread,
+            lambda tx: putting.prepare(tx, put, self._context),
+            lambda tx, made: putting.apply(tx, made, self.now_ms()),
+            end,
+        )
+
+    def _put_writes(self, put: pending.PutWrites) -> Write[pending.PreparedWrites, pending.AppliedWrites | None, None]:
         channels = self.names.numbers(keys.CHANNEL, [channel for _, channel, _ in put.writes])
         heads = self.heads
-        prepared, applied = self._attempt(
+
+        def end(prepared: pending.PreparedWrites, applied: pending.AppliedWrites | None) -> None:
+            if applied is not None:
+                pending.remember(heads, prepared, applied)
+
+        return Write(
             put.thread,
             lambda tx: pending.prepare(tx, put, channels, heads),
             lambda tx, made: pending.apply(tx, made, self.now_ms()),
-        )
-        if applied is not None:
-            pending.remember(heads, prepared, applied)
-
-    def _attempt(
-        self,
-        thread: str,
-        prepare: Callable[[ReadTransaction], P],
-        apply: Callable[[WriteTransaction, P], T | str],
-    ) -> tuple[P, T]:
-        """Prepare and apply, again while the basis doesn't hold."""
-        reason = ""
-        for _ in range(MAX_ATTEMPTS):
-            with self.storage.read() as tx:
-                prepared = prepare(tx)
-
-            def work(tx: WriteTransaction, made: P = prepared) -> T:
-                outcome = apply(tx, made)
-                if isinstance(outcome, str):
-                    raise _Stale(outcome)  # aborts what was written before the check
-                return outcome
-
-            try:
-                return prepared, names.in_write(self.storage, (), work)
-            except _Stale as stale:
-                reason = str(stale)
-        raise ContentionError(
-            f"thread {thread!r}: {MAX_ATTEMPTS} attempts to write failed, the last because {reason}. "
-            "Others write to this thread all the time; try again, or give each writer a thread of its own"
+            end,
         )
 
     def cached_head(self, thread: str, namespace: str, id_: str | None) -> Head | None:

@@ -14,10 +14,10 @@ from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
 from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError
-from deltastore.log import dictionaries, finding, keys, rows
+from deltastore.log import dictionaries, finding, keys, names, rows
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import begin, check_front, take_numbers
+from deltastore.log.putting import basis, check_front, take_numbers
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
@@ -121,14 +121,16 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     put = prepared.put
     if not put.writes:
         return None
-    begun = begin(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
-    if isinstance(begun, str):
-        return begun
-    thread, header = begun
-    namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
+    header = basis(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
+    if isinstance(header, str):
+        return header
+    thread, name = prepared.thread, keys.encode_name(put.namespace)
+    namespace = None if thread is None else rows.load_namespace(tx, thread, name)
     check_front(namespace, put)
+    if thread is None:
+        thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
     if namespace is None:
-        namespace = rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
+        namespace = rows.new_namespace(header, name, put.front)
         rows.store_namespace(tx, thread, namespace)
     view = View(tx, thread, put.thread)
     key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))

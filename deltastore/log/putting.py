@@ -222,23 +222,26 @@ def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collect
 
 
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:
-    """Write a prepared put, or return why it must be prepared again: then the caller aborts the transaction.
+    """Write a prepared put, or return why it must be prepared again: then it has written nothing.
 
     Raises ConflictError, FrontMismatchError.
     """
     put = prepared.put
-    begun = begin(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
-    if isinstance(begun, str):
-        return begun
-    thread, header = begun
-    namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
+    header = basis(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
+    if isinstance(header, str):
+        return header
+    thread, name = prepared.thread, keys.encode_name(put.namespace)
+    namespace = None if thread is None else rows.load_namespace(tx, thread, name)
     check_front(namespace, put)
-    namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
-    view = View(tx, thread, put.thread)
+    namespace = namespace or rows.new_namespace(header, name, put.front)
+    view = View(tx, thread or 0, put.thread)
     fencing.check(view, namespace, put)
     stale = _stale(view, namespace, prepared)
     if stale:
         return stale
+    if thread is None:  # nothing was written so far: whoever shares the transaction goes on with it
+        thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
+        view = View(tx, thread, put.thread)
     ulid = ulids.mint(header.last_ulid, now_ms)
     shifts = take_numbers(tx, thread, header, prepared.record.bases, prepared.chunks)
     packing.apply(tx, thread, header, namespace, prepared.packs)
@@ -274,15 +277,15 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision)
 
 
-def begin(
+def basis(
     tx: WriteTransaction,
     put: Addressed,
     thread: int | None,
     collected: int,
     dictionary: Dictionary | None,
     now_ms: int,
-) -> tuple[int, rows.Header] | str:
-    """Return the number and header of the thread that was prepared for, a new one's where there was none.
+) -> rows.Header | str:
+    """Return the header of the thread that was prepared for, a new one's where there was none. Writes nothing.
 
     A text says why what was prepared doesn't stand any more.
     """
@@ -292,11 +295,11 @@ def begin(
     if not dictionaries.is_in_use(tx, dictionary):
         return "the dictionary of its rows went out of use meanwhile"
     if thread is None:
-        return names.assign(tx, keys.THREAD, name, names.new_number(tx, keys.THREAD)), rows.Header(name, now_ms, now_ms)
+        return rows.Header(name, now_ms, now_ms)
     header = rows.load_header(tx, thread)
     if header is None or header.collected != collected:
         return "something was collected meanwhile"
-    return thread, header
+    return header
 
 
 def remember(heads: HeadCache, prepared: Prepared, stored: Stored) -> None:

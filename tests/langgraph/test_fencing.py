@@ -229,14 +229,20 @@ from tests.langgraph.test_fencing import overtaken
 
 path, frequency, fenced = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
 
+config = {"configurable": {"thread_id": "t"}}
+
 def pause():
+    # the input's writes are put by another thread meanwhile
+    while not saver.get_tuple(saver.get_tuple(config).parent_config).pending_writes:
+        pass
     print("in the node", flush=True)
     sys.stdin.readline()
 
 with deltastore.open(path, snapshot_frequency=frequency) as store:
-    graph = overtaken(DeltaSaver(store, fenced=fenced), "A", pause)
+    saver = DeltaSaver(store, fenced=fenced)
+    graph = overtaken(saver, "A", pause)
     try:
-        graph.invoke({"log": ["in"]}, {"configurable": {"thread_id": "t"}}, durability="sync")
+        graph.invoke({"log": ["in"]}, config, durability="sync")
     except ConflictError as error:
         print("ConflictError", error, flush=True)
     else:
@@ -267,7 +273,8 @@ def overtaken(saver: DeltaSaver, worker: str, pause: Callable[[], None]) -> Any:
 class TestAStoppedWorker:
     """Worker A is stopped in the middle of a run, worker B takes the thread over and ends it, A wakes up.
 
-    With sync durability, so that A isn't stopped inside a transaction, where nobody could take over from it.
+    With sync durability, and once the input's writes are there, so that A isn't stopped inside a transaction, where
+    nobody could take over from it.
     """
 
     def run(self, path: Path, frequency: int, *, fenced: bool) -> str:

@@ -26,7 +26,7 @@ import deltastore
 from deltastore import EncodeError, Store, check
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage import ReadTransaction, Storage, StorageInfo, WriteTransaction
-from deltastore.storage.memory import MemoryStorage
+from deltastore.storage.lmdb import LmdbStorage
 from tests.langgraph.comparing import Pair, assert_same, checkpoint, config
 from tests.raw import rows_of
 
@@ -567,10 +567,11 @@ def test_a_refused_value_holds_up_no_thread_and_no_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "writes"])
-def test_a_call_that_is_cancelled_under_way_is_stored_whole(kind: str) -> None:
+def test_a_call_that_is_cancelled_under_way_is_stored_whole(kind: str, tmp_path: Path) -> None:
     """langgraph#5672: cancelling who waits for a write tears nothing; the store goes on."""
-    storage = Gated(MemoryStorage())
-    saver = DeltaSaver(Store(storage))
+    storage = Gated(LmdbStorage(tmp_path / "store.ds"))
+    store = Store(storage)
+    saver = DeltaSaver(store)
     put_one(saver, a=[1])
     put_one(saver, "names", a=1, b=1)  # so that the call has one transaction
     gate = storage.gate = threading.Event()
@@ -588,7 +589,9 @@ def test_a_call_that_is_cancelled_under_way_is_stored_whole(kind: str) -> None:
             await task
         gate.set()
 
-    asyncio.run(work())  # ends when its threads have
+    asyncio.run(work())
+    store.close()  # ends when what is under way has
+    saver = DeltaSaver(deltastore.open(tmp_path / "store.ds"))
     if kind == "checkpoint":
         assert values_of(saver) == {"a": [1, 2], "b": {"k": 1}}
     else:

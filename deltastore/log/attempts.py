@@ -1,0 +1,134 @@
+"""Writes that are prepared outside a write transaction and applied in one, again while others come between.
+
+Run by a thread that waits, or by a small pool, so that an event loop waits for nothing and no thread for a commit.
+Imports committing. The invariant: what is applied was prepared on what still stands.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar, cast
+
+from deltastore.errors import ContentionError
+from deltastore.log.committing import CommitQueue
+from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+
+MAX_ATTEMPTS = 100
+"""How often a write is prepared anew while others write to the same thread."""
+POOL_THREADS = 4
+"""Preparing takes the interpreter, of which there is one; a thread more commits meanwhile."""
+
+P = TypeVar("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Generic[P, T, R]):
+    """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end."""
+
+    thread: str
+    prepare: Callable[[ReadTransaction], P]
+    apply: Callable[[WriteTransaction, P], T | str]
+    end: Callable[[P, T], R]
+
+
+def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
+    """Carry a write out, and return what its end returns. Raises what its parts do, ContentionError."""
+    reason = ""
+    for _ in range(MAX_ATTEMPTS):
+        with storage.read() as tx:
+            prepared = write.prepare(tx)
+        outcome = commits.run(partial(_apply, write.apply, prepared))
+        if not isinstance(outcome, str):
+            return write.end(prepared, outcome)
+        reason = outcome
+    raise _contention(write.thread, reason)
+
+
+def _apply(apply: Callable[[WriteTransaction, P], T | str], prepared: P, tx: WriteTransaction) -> T | str:
+    return apply(tx, prepared)
+
+
+def _contention(thread: str, reason: str) -> ContentionError:
+    return ContentionError(
+        f"thread {thread!r}: {MAX_ATTEMPTS} attempts to write failed, the last because {reason}. "
+        "Others write to this thread all the time; try again, or give each writer a thread of its own"
+    )
+
+
+class Pool:
+    """A few threads that carry writes out, started when the first comes. Thread-safe; a forked child needs its own."""
+
+    def __init__(self, storage: Storage, commits: CommitQueue) -> None:
+        self._storage = storage
+        self._commits = commits
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def start(self, begin: Callable[[], Write[P, T, R]]) -> "Future[R]":
+        """Carry out the write that `begin` makes. It can't be cancelled; the future has what `run` would give.
+
+        Raises RuntimeError where no more threads are given, as when the interpreter shuts down.
+        """
+        future: Future[R] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._executor is None and not self._closed:
+                self._executor = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="deltastore")
+            executor = self._executor
+        if executor is None:
+            self._attempt(begin, future, 1)  # the storage says that it was closed
+        else:
+            executor.submit(self._attempt, begin, future, 1)
+        return future
+
+    def close(self) -> None:
+        """Wait for the writes under way."""
+        with self._lock:
+            executor, self._executor, self._closed = self._executor, None, True
+        if executor is not None:
+            executor.shutdown()
+
+    def _attempt(self, begin: Callable[[], Write[P, T, R]], future: "Future[R]", attempt: int) -> None:
+        try:
+            write = begin()
+            with self._storage.read() as tx:
+                prepared = write.prepare(tx)
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            future.set_exception(error)
+            return
+
+        def done(outcome: T | str | None, error: BaseException | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            elif not isinstance(outcome, str):
+                _end(write, prepared, cast(T, outcome), future)  # None may be an outcome
+            elif attempt < MAX_ATTEMPTS:
+                self._call(lambda: self._attempt(lambda: write, future, attempt + 1))
+            else:
+                future.set_exception(_contention(write.thread, outcome))
+
+        self._commits.submit(partial(_apply, write.apply, prepared), done, self._call)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Have a function called by a thread of the pool, or at once where none is left."""
+        executor = self._executor
+        if executor is not None:
+            try:
+                executor.submit(function)
+            except RuntimeError:  # the interpreter shuts down
+                pass
+            else:
+                return
+        function()
+
+
+def _end(write: Write[P, T, R], prepared: P, outcome: T, future: "Future[R]") -> None:
+    try:
+        future.set_result(write.end(prepared, outcome))
+    except Exception as error:  # noqa: BLE001 - whoever waits is told
+        future.set_exception(error)
