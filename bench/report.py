@@ -133,7 +133,7 @@ def commits() -> list[str]:
     lines = [
         "## Shared commits",
         "",
-        "Puts per second, durable on return, of one thread and of 64 that each put to a conversation of its own; median,",
+        "Puts per second, durable on return, of one thread, and of 64 with a conversation each; median,",
         "least and most of the rounds. The second part makes each of deltastore's commits take 5 ms longer.",
         "",
         "| commits | saver | one thread | 64 threads | ratio | ratio to SqliteSaver |",

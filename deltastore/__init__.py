@@ -42,7 +42,7 @@ from deltastore.log.retention import Retention
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Store, Thread
-from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
+from deltastore.terms import Checkpoint, PendingWrite, StoreStats, ThreadInfo
 from deltastore.upkeep.backup import backup
 from deltastore.upkeep.check import CheckReport, check
 from deltastore.upkeep.compaction import CompactReport, compact
@@ -97,6 +97,7 @@ __all__ = [
     "Store",
     "StoreFullError",
     "StorePathError",
+    "StoreStats",
     "SyncModeError",
     "Thread",
     "ThreadExistsError",

@@ -30,7 +30,7 @@ from deltastore.log.putting import At, Put
 from deltastore.log.retention import Retention, check_rules
 from deltastore.reducers import Reducer, default_for
 from deltastore.storage.port import Storage, StorageInfo
-from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo, check_limit, thread_info, when
+from deltastore.terms import Checkpoint, PendingWrite, StoreStats, ThreadInfo, check_limit, thread_info, when
 
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
@@ -133,6 +133,10 @@ class Store:
     @retention.setter
     def retention(self, rules: Retention | None) -> None:
         self.log.set_retention(check_rules(rules))
+
+    def stats(self) -> StoreStats:
+        """Return what this handle did since it was opened, and how full the store is. Reads no payloads."""
+        return StoreStats(self.log.activity(), self.info())
 
     def info(self) -> StorageInfo:
         """Return sizes, without reading payloads."""

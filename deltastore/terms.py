@@ -10,6 +10,8 @@ from typing import Any
 
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log.listing import ThreadRow
+from deltastore.log.metering import Activity
+from deltastore.storage.port import StorageInfo
 
 STEP_KEYS = frozenset(("source", "step", "parents", "writes", "run_id", "run_attempt", "counters_since_delta_snapshot"))
 """Metadata that LangGraph's runtime gives to one checkpoint or run."""
@@ -55,6 +57,19 @@ class ThreadInfo:
     checkpoints: int
     bytes: int
     metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a handle did since it was opened, and the storage as it is now."""
+
+    activity: Activity
+    storage: StorageInfo
+
+    @property
+    def map_use(self) -> float:
+        """What share of the address space that is reserved for the file is in use, 0 to 1."""
+        return self.storage.used_bytes / self.storage.map_bytes if self.storage.map_bytes else 0.0
 
 
 def check_limit(limit: int | None) -> None:

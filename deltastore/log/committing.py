@@ -60,6 +60,9 @@ class CommitQueue:
         self._lock = threading.Lock()
         self._waiting: deque[_Job] = deque()
         self._led = False
+        self.commits = 0
+        self.works = 0
+        self.largest = 0
 
     def run(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run a work in a write transaction that others may share, and return its outcome once that is committed.
@@ -161,5 +164,8 @@ class CommitQueue:
             for job in batch:
                 self._commit([job])
             return
+        self.commits += 1  # by whoever leads, so one at a time
+        self.works += len(batch)
+        self.largest = max(self.largest, len(batch))
         for job, settled in zip(batch, outcomes, strict=True):
             job.settle(*settled)

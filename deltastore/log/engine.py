@@ -39,6 +39,7 @@ from deltastore.log.format import check_frequency, open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
 from deltastore.log.listing import ThreadRow
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
+from deltastore.log.metering import Activity, Meter
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
 from deltastore.log.retention import Retention
@@ -102,7 +103,25 @@ class Log:
             self._begin_writing()
         return self._context.heads
 
+    def activity(self) -> Activity:
+        """Return what this handle did since it was opened, or since this process was forked off with it."""
+        commits, heads = self._commits, self.heads
+        return Activity(
+            self._puts.timing(),
+            self._writes.timing(),
+            self._gets.timing(),
+            self._puts.bytes + self._writes.bytes,
+            max(self._puts.most, self._gets.most),
+            commits.commits,
+            commits.works / commits.commits if commits.commits else 0.0,
+            commits.largest,
+            heads.hits,
+            heads.misses,
+            heads.held_bytes,
+        )
+
     def _begin_writing(self) -> None:
+        self._puts, self._writes, self._gets = Meter(), Meter(), Meter()
         self._commits = CommitQueue(self.storage)
         self._pool = Pool(self.storage, self._commits)
 
@@ -146,12 +165,13 @@ class Log:
         return self._own_pool().start(lambda: self._put_writes(put))
 
     def _put(self, put: putting.Put) -> Write[putting.Prepared, putting.Stored, putting.Stored]:
-        heads = self.heads
+        started, heads = time.perf_counter(), self.heads
         # new names get their numbers before any transaction begins; the put then finds them in memory
         self.names.numbers(keys.CHANNEL, put.intent.names())
 
         def end(prepared: putting.Prepared, stored: putting.Stored) -> putting.Stored:
             putting.remember(heads, prepared, stored)
+            self._puts.record(time.perf_counter() - started, prepared.stored_bytes, stored.head.depth + 1)
             return stored
 
         return Write(
@@ -162,12 +182,13 @@ class Log:
         )
 
     def _put_writes(self, put: pending.PutWrites) -> Write[pending.PreparedWrites, pending.AppliedWrites | None, None]:
+        started, heads = time.perf_counter(), self.heads
         channels = self.names.numbers(keys.CHANNEL, [channel for _, channel, _ in put.writes])
-        heads = self.heads
 
         def end(prepared: pending.PreparedWrites, applied: pending.AppliedWrites | None) -> None:
             if applied is not None:
                 pending.remember(heads, prepared, applied)
+            self._writes.record(time.perf_counter() - started, prepared.stored_bytes)
 
         return Write(
             put.thread,
@@ -211,6 +232,7 @@ class Log:
         `channels` limits what is loaded; `with_writes` loads the pending writes too.
         Raises BrokenChainError, ChecksumError.
         """
+        started = time.perf_counter()
         with self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
             if located is None:
@@ -226,7 +248,9 @@ class Log:
                 if id_ is None and wanted is not None:
                     raise _missing_latest(thread, wanted)
                 return None
-            return self._load(view, header, found, ulid, channels, with_writes)
+            reading = self._load(view, header, found, ulid, channels, with_writes)
+        self._gets.record(time.perf_counter() - started, depth=reading.record.depth + 1)
+        return reading
 
     def read_many(self, thread: str, ids: Sequence[tuple[str, str]]) -> list[Reading | None]:
         """Return checkpoints with their pending writes, named by namespace and id, as of one moment.

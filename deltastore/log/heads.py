@@ -88,6 +88,8 @@ class HeadCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[Any, ...], tuple[Head | Pending, int]] = OrderedDict()
         self._bytes = 0
+        self.hits = 0
+        self.misses = 0
 
     def head(self, thread: int, namespace: int, collected: int, ulid: bytes | None = None) -> Head | None:
         """Return the namespace's cached head.
@@ -95,9 +97,10 @@ class HeadCache:
         None where it is another checkpoint's, or something was collected since.
         """
         found = self._get((thread, namespace))
-        if not isinstance(found, Head) or found.collected != collected:
-            return None
-        return found if ulid is None or found.ulid == ulid else None
+        is_it = isinstance(found, Head) and found.collected == collected and (ulid is None or found.ulid == ulid)
+        self.hits += is_it  # about: counting must not take a lock more
+        self.misses += not is_it
+        return found if isinstance(found, Head) and is_it else None
 
     def keep(self, thread: int, namespace: int, head: Head) -> None:
         """Keep a head, in place of the namespace's earlier one. An older checkpoint doesn't displace a newer one."""

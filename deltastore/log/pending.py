@@ -17,7 +17,7 @@ from deltastore.errors import CheckpointNotFoundError
 from deltastore.log import dictionaries, finding, keys, names, rows
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import basis, check_front, take_numbers
+from deltastore.log.putting import basis, check_front, chunk_bytes, take_numbers
 from deltastore.log.reading import View
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
@@ -50,6 +50,11 @@ class PreparedWrites:
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     numbers: dict[bytes, int]
     chunk_bases: dict[int, tuple[int, ...]]
+
+    @property
+    def stored_bytes(self) -> int:
+        """What its new chunks weigh as stored, in bytes."""
+        return chunk_bytes(self.chunks)
 
 
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:

@@ -104,6 +104,11 @@ class Prepared:
     head: Head
     packs: packing.Plan
 
+    @property
+    def stored_bytes(self) -> int:
+        """What its new rows weigh, in bytes, but for keys and heads of rows."""
+        return len(self.body) + chunk_bytes(self.chunks)
+
 
 def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     """Make a put ready. Raises CheckpointNotFoundError, FrontMismatchError, ReducerMismatchError, EncodeError."""
@@ -331,6 +336,14 @@ def _replace_id(
     named = prepared.record.parent == earlier or namespace.tip != earlier or header.deleted > 0
     hide_or_remove(tx, view, header, namespace, earlier, hide=named)
     return True
+
+
+def chunk_bytes(chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]) -> int:
+    """Return what new chunks weigh as stored, in bytes."""
+    return sum(
+        len(body) + sum(len(based.frame) for based in row.based.values())
+        for row, body in (made for made in chunks if made is not None)
+    )
 
 
 def take_numbers(
