@@ -419,7 +419,7 @@ class TestFormat:
                 version, *rest = rows.parse(keys.FORMAT, rows.get(tx, keys.FORMAT) or b"")
                 rows.put(tx, keys.FORMAT, ormsgpack.packb([version + 1, *rest, "what later versions add"]))
         expected = (
-            f"{path} has format version {FORMAT_VERSION + 1}; this release reads version {FORMAT_VERSION}. Open it with"
+            f"{path} has format version {FORMAT_VERSION + 1}; this release reads version {FORMAT_VERSION}. Nothing was"
         )
         with pytest.raises(FormatError, match=expected):
             deltastore.open(path)
@@ -434,8 +434,8 @@ class TestFormat:
     def test_a_format_that_does_not_parse(self) -> None:
         for content in (
             b"\xc1",
-            ormsgpack.packb({"version": 0}),
-            ormsgpack.packb([0]),
+            ormsgpack.packb({"version": 1}),
+            ormsgpack.packb([FORMAT_VERSION]),
             ormsgpack.packb(["0", b"", {}]),
         ):
             storage = MemoryStorage()

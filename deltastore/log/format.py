@@ -4,6 +4,7 @@ Imports keys, names, rows and policy. The invariant: only a storage without any 
 """
 
 import os
+from typing import Any
 
 import ormsgpack
 
@@ -12,13 +13,15 @@ from deltastore.log import keys, names, rows
 from deltastore.log.policy import MAX_SNAPSHOT_FREQUENCY
 from deltastore.storage.port import Storage, WriteTransaction
 
-FORMAT_VERSION = 0
-"""The format that this release reads and writes; 0 promises nothing."""
+FORMAT_VERSION = 1
+"""The format that this release reads and writes."""
+FEATURES: frozenset[str] = frozenset()
+"""What stores of this version may use beyond its text as of 0.1.0, and this release knows."""
 UUID_BYTES = 16
 """Drawn from the system, not by the uuid module, which tests like to make predictable."""
 
 
-def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, int]]:
+def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, Any]]:
     """Return a store's format version, uuid and options; a fresh storage is given them.
 
     Raises FormatError, ChecksumError.
@@ -29,13 +32,29 @@ def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, 
         row = names.in_write(storage, (), lambda tx: _make_format(tx, snapshot_frequency))
     match rows.parse(keys.FORMAT, row):
         case [int(version), *_] if version != FORMAT_VERSION:
+            remedy = "dump it with the release that wrote it, and load the dump with this one"
+            if version > FORMAT_VERSION:
+                remedy = "open it with a newer release"
             raise FormatError(
-                f"{storage.location} has format version {version}; "
-                f"this release reads version {FORMAT_VERSION}. Open it with the release that wrote it"
+                f"{storage.location} has format version {version}; this release reads version {FORMAT_VERSION}. "
+                f"Nothing was changed; {remedy}"
             )
         case [int(version), bytes(store_uuid), dict(options)]:
+            _check_features(storage, options.get("features", []))
             return version, store_uuid, options
     raise ChecksumError(f"{storage.location}: the format row doesn't parse; restore from a backup")
+
+
+def _check_features(storage: Storage, features: object) -> None:
+    """Refuse a store that uses what this release doesn't know. Raises FormatError, ChecksumError."""
+    if not isinstance(features, list) or not all(isinstance(feature, str) for feature in features):
+        raise ChecksumError(f"{storage.location}: the format row's features don't parse; restore from a backup")
+    unknown = sorted(set(features) - FEATURES)
+    if unknown:
+        raise FormatError(
+            f"{storage.location} uses {', '.join(unknown)}, which this release doesn't know. "
+            "Nothing was changed; open it with a newer release"
+        )
 
 
 def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:

@@ -11,7 +11,7 @@ import ormsgpack
 
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import PLAIN, pack, seal, unpack, unseal
-from deltastore.codec.records import KINDS, SERIES, Value, pack_id, pack_task, unpack_id, unpack_task
+from deltastore.codec.records import KINDS, Value, pack_id, pack_task, unpack_id, unpack_task
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -40,6 +40,7 @@ def parse(key: bytes, data: bytes) -> Any:
         raise ChecksumError(f"row {key.hex()} doesn't parse: {error}") from error
 
 
+_NUMBERS = 1 << 8 * keys.NUMBER_BYTES
 COMPACTED = 4
 """How many numbers tell of the last compaction."""
 
@@ -95,7 +96,10 @@ class Header:
 
 
 def _is_by_series(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == SERIES and all(_fits(number, keys.NUMBER_BYTES) for number in item)
+    match item:  # of every transaction: without a generator it takes half the time
+        case [int(values), int(versions)]:
+            return 0 <= values < _NUMBERS and 0 <= versions < _NUMBERS
+    return False
 
 
 def _fits(number: Any, size: int) -> bool:

@@ -261,7 +261,7 @@ class TestDamage:
             cr.decode_row(row, 9, None)
 
 
-def test_the_bytes_of_a_row_in_format_0() -> None:
+def test_the_bytes_of_a_row_in_format_1() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     row = ChunkRow(
         (5, 6, 9), b"\x01\x02\x01", {5: b"\x01\x91\x01", 6: b"\x02\x81\xa1k\xc3"}, {9: Based((6, 3), 9000, b"DIFF")}

@@ -330,7 +330,7 @@ class TestDamage:
             recordrow.decode_row(data, LAST, None)
 
 
-def test_the_bytes_of_a_record_in_format_0() -> None:
+def test_the_bytes_of_a_record_in_format_1() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     record = Record(
         rec.ANCHOR, "a", None, None, 0, 5, None, None, b"\x04\x80", (Set(16, 2, Value(rec.LIST, ((7, 2),))), Drop(17)),
@@ -345,7 +345,7 @@ def test_the_bytes_of_a_record_in_format_0() -> None:
     )  # fmt: skip
 
 
-def test_the_bytes_of_a_record_pack_in_format_0() -> None:
+def test_the_bytes_of_a_record_pack_in_format_1() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     uuid_text = "00112233-4455-6677-8899-aabbccddeeff"
     members = (b"\0" * 16, b"\0" * 5 + b"\x03" + b"\0" * 10)

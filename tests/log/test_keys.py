@@ -168,6 +168,6 @@ ULID = bytes(range(0x10, 0x20))
         (lambda: keys.chunk(258, 1, 515), "000000000102" + "63" + "01" + "000000000203"),
     ],
 )
-def test_the_bytes_of_keys_in_format_0(key: Callable[[], bytes], pinned: str) -> None:
+def test_the_bytes_of_keys_in_format_1(key: Callable[[], bytes], pinned: str) -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     assert key().hex() == pinned

@@ -215,7 +215,7 @@ def test_a_write_of_unknown_kind_is_damage() -> None:
         rows.decode_tasks(KEY, rows.encode_tasks({"task": {0: write}}))
 
 
-def test_the_bytes_of_small_rows_in_format_0() -> None:
+def test_the_bytes_of_small_rows_in_format_1() -> None:
     """A change here is a change of the format: docs/format.md first, then its version."""
     write = rows.StoredWrite(-1, 16, Value(1, ((3, 2),)), "p", 9)
     assert rows.Header(b"t", 1, 2).encode().hex() == (
