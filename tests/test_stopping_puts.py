@@ -16,6 +16,7 @@ import pytest
 import deltastore
 from deltastore import Retention, Store, check, ulid
 from deltastore.langgraph import DeltaSaver
+from deltastore.log import copying, deleting
 from tests.langgraph.comparing import config
 from tests.langgraph.deleting import put, say
 from tests.raw import rows_of
@@ -130,6 +131,8 @@ def test_killed_anywhere_it_is_as_before_or_as_after(
 ) -> None:
     # The random part of a new thread's ids, so that two runs make the same ones.
     monkeypatch.setattr(ulid, "os", SimpleNamespace(urandom=lambda count: b"\7" * count))
+    monkeypatch.setattr(copying, "MAX_COPIED_ROWS", 20)  # a transaction
+    monkeypatch.setattr(deleting, "MAX_COLLECTED_ROWS", 20)
     work, changing = OPERATIONS[name]
 
     def operation(store: Store) -> None:
