@@ -104,17 +104,29 @@ def _counting(name: str, inner: Any, count: Count) -> Any:
     return call
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Run work in a forked child; return its exit code, -9 where it was killed."""
+def started(work: Callable[[], object], closing: int | None = None) -> int:
+    """Run work in a forked child, without a descriptor that is the parent's; return its number."""
     child = os.fork()
     if child == 0:
         try:
+            if closing is not None:
+                os.close(closing)
             work()
             os._exit(0)
         finally:
             os._exit(1)
+    return child
+
+
+def ended(child: int) -> int:
+    """Wait for a forked child; return its exit code, -9 where it was killed."""
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run work in a forked child; return its exit code, -9 where it was killed."""
+    return ended(started(work))
 
 
 Operation = Callable[[Any], object]
@@ -198,7 +210,8 @@ class Stops:
                 if found != last:
                     last = found
                     firsts.append(len(calls))
-                    shutil.copytree(site, self._left(len(calls)))
+                    # closing a lock file would drop the locks that this process has by it
+                    shutil.copytree(site, self._left(len(calls)), ignore=shutil.ignore_patterns("lock.mdb"))
                 counting = True
 
             counted(count)
