@@ -112,8 +112,17 @@ def steps(seed: int, count: int) -> list[Step]:
     return out
 
 
-def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> list[Commit]:
-    """Do the steps on a copy of a store; return its commits, each with a file that reopens as told in the step."""
+@dataclass(frozen=True)
+class Recording:
+    """The file after each commit, the number of the step it was noted in, and what the store told after each step."""
+
+    files: list[bytes]
+    steps: list[int]
+    told: list[Told]
+
+
+def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> Recording:
+    """Do the steps on a copy of a store. A file is noted before the next commit, and at the end."""
     files: list[bytes] = []
     told_after: list[Told] = []
     steps_of: list[int] = []
@@ -139,8 +148,14 @@ def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> lis
                 step(store)
                 told_after.append(told(store))
             note()
+    return Recording(files, steps_of, told_after)
+
+
+def commits_of(recording: Recording, root: Path) -> list[Commit]:
+    """Return the commits of a recording; each opens as the store was before or after the step that it belongs to."""
     out: list[Commit] = []
-    for number, (file, step_number) in enumerate(zip(files, steps_of, strict=True)):
+    told_after = recording.told
+    for number, (file, step_number) in enumerate(zip(recording.files, recording.steps, strict=True)):
         copy = root.with_name(f"{root.name} {number}")
         write_store(copy, file)
         with deltastore.open(copy, sync="none") as store:

@@ -20,10 +20,25 @@ from hypothesis import strategies as st
 import deltastore
 from deltastore import CorruptionError, ulid
 from deltastore.storage import engine
+from deltastore.storage.lmdb import LmdbStorage
+from deltastore.storage.port import SyncMode
 from tests import power_cuts
-from tests.power_cuts import META_PAGES, OUTCOMES, PAGE, SECTOR, Commit, changed, outcome, page, torn, with_pages
+from tests.power_cuts import (
+    META_PAGES,
+    OUTCOMES,
+    PAGE,
+    SECTOR,
+    Commit,
+    Recording,
+    changed,
+    outcome,
+    page,
+    torn,
+    with_pages,
+)
+from tests.raw import rows_of
 from tests.upkeep.both_fronts import small_packs
-from tests.upkeep.stopping import ended, started
+from tests.upkeep.stopping import ended, in_child, started
 
 SEED = 20261129
 STEPS = 30
@@ -38,7 +53,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def recorded(root: Path, mode: str, begun: Path) -> list[Commit]:
+def recorded(root: Path, mode: SyncMode, begun: Path) -> Recording:
     with small_packs(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(ulid, "os", SimpleNamespace(urandom=lambda count: b"\7" * count))
         return power_cuts.record(root, mode, power_cuts.steps(SEED, STEPS), begun)
@@ -46,20 +61,17 @@ def recorded(root: Path, mode: str, begun: Path) -> list[Commit]:
 
 @pytest.fixture(scope="module")
 def commits(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Commit]:
-    return recorded(tmp_path_factory.mktemp("power") / "full.ds", "full", begun)
+    root = tmp_path_factory.mktemp("power") / "full.ds"
+    return power_cuts.commits_of(recorded(root, "full", begun), root)
 
 
 def test_all_modes_write_the_same_pages(commits: list[Commit], begun: Path, tmp_path: Path) -> None:
-    for mode in ("meta", "none"):
-        assert [commit.file for commit in recorded(tmp_path / f"{mode}.ds", mode, begun)] == [
-            commit.file for commit in commits
-        ]
+    assert recorded(tmp_path / "meta.ds", "meta", begun).files == [commit.file for commit in commits]
+    assert recorded(tmp_path / "none.ds", "none", begun).files == [commit.file for commit in commits]
 
 
-def test_a_commit_changes_one_sector_of_one_meta_page_in_turns_and_no_page_of_the_last_two(
-    commits: list[Commit],
-) -> None:
-    """What the images below rest on, watched in the file."""
+def test_a_commit_changes_one_sector_of_one_meta_page_in_turns(commits: list[Commit]) -> None:
+    """What the files below rest on, watched."""
     metas: list[int] = []
     for before, after in pairwise(commits):
         pages = changed(before.file, after.file)
@@ -77,12 +89,28 @@ def test_a_commit_changes_one_sector_of_one_meta_page_in_turns_and_no_page_of_th
     assert reused > len(commits)
 
 
+def test_a_commit_writes_to_no_page_of_the_last_two(commits: list[Commit], tmp_path: Path) -> None:
+    """With the meta pages of two commits ago the file holds what it held then, whatever was written to it since."""
+
+    def read_all() -> None:
+        for number in range(len(commits) - 2):
+            earlier, later = commits[number], commits[number + 2]
+            root = tmp_path / f"{number}.ds"
+            power_cuts.write_store(root, with_pages(later.file, {n: page(earlier.file, n) for n in range(META_PAGES)}))
+            with deltastore.open(root, sync="none") as store:
+                assert rows_of(store.log.storage) == earlier.rows, number
+
+    assert in_child(read_all) == 0
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_the_meta_page_is_written_through_only_with_full(tmp_path: Path) -> None:
     """LMDB opens the file a second time, with O_DSYNC, and writes the meta page there unless a flag forbids it."""
-    for mode, flags in {"full": (True, True), "meta": (False, True), "none": (False, False)}.items():
-        with deltastore.open(tmp_path / f"{mode}.ds", sync=mode) as store:  # type: ignore[arg-type]
-            found = store.log.storage.shared.env.flags()  # type: ignore[attr-defined]
+    modes: dict[SyncMode, tuple[bool, bool]] = {"full": (True, True), "meta": (False, True), "none": (False, False)}
+    for mode, flags in modes.items():
+        with deltastore.open(tmp_path / f"{mode}.ds", sync=mode) as store:
+            assert isinstance(store.log.storage, LmdbStorage)
+            found = store.log.storage.shared.env.flags()
             assert (found["metasync"], found["sync"], found["writemap"]) == (*flags, False)
             assert _has_synchronous(tmp_path / f"{mode}.ds" / power_cuts.DATA_FILE)
 
