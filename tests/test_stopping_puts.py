@@ -131,8 +131,8 @@ def test_killed_anywhere_it_is_as_before_or_as_after(
 ) -> None:
     # The random part of a new thread's ids, so that two runs make the same ones.
     monkeypatch.setattr(ulid, "os", SimpleNamespace(urandom=lambda count: b"\7" * count))
-    monkeypatch.setattr(copying, "MAX_COPIED_ROWS", 20)  # a transaction
-    monkeypatch.setattr(deleting, "MAX_COLLECTED_ROWS", 20)
+    monkeypatch.setattr(copying, "MAX_COPIED_ROWS", 5)  # a transaction
+    monkeypatch.setattr(deleting, "MAX_COLLECTED_ROWS", 5)
     work, changing = OPERATIONS[name]
 
     def operation(store: Store) -> None:
@@ -197,3 +197,17 @@ def _go_on(store: Store) -> None:
     report = check(store)
     assert report.ok, report.problems
     assert report.queued_threads == 0
+
+
+def test_what_takes_two_transactions_would_be_seen_half_done(original: tuple[Path, Found], tmp_path: Path) -> None:
+    def twice(store: Store) -> None:
+        set_clock(store)
+        thread = store.thread("n")
+        thread.append({"messages": ["one"]})
+        thread.append({"messages": ["two"]})
+
+    lasts: list[str] = []
+    for stop in Stops(original[0], twice, tmp_path, profile="quick"):
+        with deltastore.open(stop.site / STORE, sync="none") as store:
+            lasts.append(store.thread("n").state()["messages"][-1])
+    assert lasts == ["last", "one", "two"]
