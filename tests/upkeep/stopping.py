@@ -21,6 +21,7 @@ from deltastore import Store
 from deltastore.storage import engine
 
 STORE = "store.ds"
+LOCK_FILE = "lock.mdb"
 FILE_CALLS = ("unlink", "rmdir", "rename", "replace", "fsync", "mkdir")
 
 QUICK_KILLS = 4
@@ -210,8 +211,7 @@ class Stops:
                 if found != last:
                     last = found
                     firsts.append(len(calls))
-                    # closing a lock file would drop the locks that this process has by it
-                    shutil.copytree(site, self._left(len(calls)), ignore=shutil.ignore_patterns("lock.mdb"))
+                    shutil.copytree(site, self._left(len(calls)), copy_function=_copy)
                 counting = True
 
             counted(count)
@@ -231,13 +231,19 @@ class Stops:
         return self._scratch / f"left {first}"
 
 
+def _copy(source: str, target: str) -> None:
+    """Copy a file; of a lock file its name only, for closing it would drop the locks that this process has by it."""
+    if Path(source).name == LOCK_FILE:
+        Path(target).touch()
+    else:
+        shutil.copyfile(source, target)
+
+
 def _print_of(site: Path) -> bytes:
-    """Return what tells two sites apart: the names and bytes of all files but lock files, which outlive nobody."""
+    """Return what tells two sites apart: names and bytes of all files, but of lock files, which outlive nobody, names."""
     found = hashlib.blake2b()
     for path in sorted(site.rglob("*")):
-        if path.name == "lock.mdb":
-            continue
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes() if path.is_file() and path.name != LOCK_FILE else b""
         found.update(f"{path.relative_to(site)}\0{len(content)}\0".encode())
         found.update(content)
     return found.digest()
