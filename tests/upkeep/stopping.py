@@ -240,7 +240,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def _print_of(site: Path) -> bytes:
-    """Return what tells two sites apart: names and bytes of all files, but of lock files, which outlive nobody, names."""
+    """Return what tells two sites apart: names and bytes of files; of lock files, whose bytes outlive nobody, names."""
     found = hashlib.blake2b()
     for path in sorted(site.rglob("*")):
         content = path.read_bytes() if path.is_file() and path.name != LOCK_FILE else b""
