@@ -162,11 +162,18 @@ def locked(root: Path) -> Iterator[None]:
     except OSError as error:
         raise translate_os(error, os.fspath(root)) from error
     try:
-        if os.name == "posix":
-            import fcntl
+        if os.name != "posix":
+            yield
+            return
+        import fcntl
 
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
     finally:
         os.close(descriptor)
 
