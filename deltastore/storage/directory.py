@@ -7,6 +7,7 @@ names a complete environment, or nothing was ever acknowledged and the next open
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from xxhash import xxh3_64_digest
@@ -20,7 +21,7 @@ FIRST_ENVIRONMENT = "env-1"
 DATA_FILE = "data.mdb"
 _LOCK_FILE = "lock.mdb"
 MOVING_LOCK = "moving.lock"
-"""The file whose lock whoever moves a store holds; the system takes it from a process that ends."""
+"""The file whose lock whoever moves a store, or makes it anew, holds; the system takes it from a process that ends."""
 _TEMPORARY = "CURRENT.tmp"
 """One name is enough: `CURRENT` is only written under the write lock of the environment it names."""
 
@@ -148,6 +149,41 @@ def write_current(root: Path, name: str) -> None:
         sync_directory(root)
     except OSError as error:
         raise translate_os(error, os.fspath(root)) from error
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Wait for the lock of whoever moves a store or makes it anew; without effect where there are no POSIX locks.
+
+    Elsewhere nobody can remove a file that another process has open, which is what it is for.
+    """
+    try:
+        descriptor = os.open(root / MOVING_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
+    try:
+        if os.name != "posix":
+            yield
+            return
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
+    except OSError as error:
+        raise translate_os(error, os.fspath(root)) from error
+    finally:
+        os.close(descriptor)
+
+
+def remove_data(environment: Path) -> None:
+    """Remove an environment's data file, so that opening makes another one. Needs the lock."""
+    try:
+        (environment / DATA_FILE).unlink()
+    except OSError as error:
+        raise translate_os(error, os.fspath(environment)) from error
 
 
 def sync_directory(path: Path) -> None:

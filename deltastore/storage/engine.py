@@ -48,6 +48,10 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SCARCE_BYTES = 1 << 20
 """Room below which a write cut short is put down to it: LMDB writes at most so much at once, a large value apart."""
 
+_META_PAGES = 2
+_MAX_PAGE_BYTES = 32 * 1024
+"""Pages of LMDB are as large as the system's, but for this limit."""
+
 _DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.InvalidError)
 
 
@@ -116,6 +120,11 @@ def open_environment(directory: Path, map_bytes: int, sync: SyncMode, *, forked:
             max_dbs=0,
             **_FORMAT,
         )
+
+
+def is_without_rows(file: Path) -> bool:
+    """Tell whether a data file is too short for a row, whatever is in it: LMDB begins one with two pages about it."""
+    return file.stat().st_size <= _META_PAGES * min(mmap.PAGESIZE, _MAX_PAGE_BYTES)
 
 
 def can_map(more_bytes: int) -> bool:

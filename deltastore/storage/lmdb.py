@@ -5,12 +5,13 @@ handle stands for the store's directory, not for a file: it goes along when the 
 a forked child.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from deltastore.errors import ClosedError, DeltastoreError, InvalidInputError, StorageError
+from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
 from deltastore.storage import directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
@@ -164,7 +165,7 @@ def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: 
         raise StorageError(f"{root} holds no store any more; close this handle")
     directory.prepare(root)
     first = directory.FIRST_ENVIRONMENT
-    shared = environment.acquire(root / first, sync, max_bytes)
+    shared = _acquire_first(root, sync, max_bytes)
     try:
         shared.make_durable()
         environment.name_current(shared, instead_of=None, name=first)
@@ -172,6 +173,22 @@ def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: 
         environment.release(shared)
         raise
     return shared
+
+
+def _acquire_first(root: Path, sync: SyncMode, max_bytes: int | None) -> SharedEnvironment:
+    """Open the first environment, which nothing names yet; make it anew where a power cut left half of one."""
+    path = root / directory.FIRST_ENVIRONMENT
+    try:
+        return environment.acquire(path, sync, max_bytes)
+    except CorruptionError:
+        with directory.locked(root):
+            with contextlib.suppress(CorruptionError):
+                return environment.acquire(path, sync, max_bytes)  # somebody else made it anew meanwhile
+            # It was named only after it was flushed, so a file without rows that nothing names was never used.
+            if directory.current(root) is not None or not engine.is_without_rows(path / directory.DATA_FILE):
+                raise
+            directory.remove_data(path)
+            return environment.acquire(path, sync, max_bytes)
 
 
 def oldest_reader(listed: str, last_transaction: int) -> OldestReader | None:

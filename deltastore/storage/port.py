@@ -16,8 +16,8 @@ RESERVED_PREFIX = b"\0\0\0\0\0\0!"
 """Keys that begin so belong to the storage itself: they are never put, and no scan of the layers above meets them."""
 
 SyncMode = Literal["full", "meta", "none"]
-"""What a finished write has survived: `full` a power cut; `meta` a crash of the process, and after a power cut perhaps
-all but the last commits; `none` a crash of the process only: after a power cut the store may be silently wrong."""
+"""What a finished write has survived: `full` a power cut; `meta` a crash of the process, and a power cut unless it was
+the last of the whole store; `none` a crash of the process only: after a power cut the store may be silently wrong."""
 
 Row = tuple[bytes, bytes]
 """A key and its value."""

@@ -26,7 +26,7 @@ from tests.raw import everything, put_raw, rows_of
 from tests.upkeep import both_fronts
 from tests.upkeep.both_fronts import small_packs
 from tests.upkeep.damaging import copy_of
-from tests.upkeep.stopping import calls_of, killed_at, places
+from tests.upkeep.stopping import STORE, Stops
 
 FIRST = keys.thread(1)
 
@@ -689,9 +689,10 @@ class TestBounds:
 def test_killed_anywhere_it_can_be_run_again(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = 40 if request.config.getoption("--profile") == "quick" else 5
     monkeypatch.setattr(repairing, "MAX_CHANGED_ROWS", 3)
-    original = tmp_path / "original.ds"
+    site = tmp_path / "site"
+    site.mkdir()
+    original = site / STORE
     both_fronts.make(original)
     chance = random.Random(5)
     with deltastore.open(original, sync="none") as store:
@@ -704,13 +705,10 @@ def test_killed_anywhere_it_can_be_run_again(
         repair(store)
         assert check(store).ok
         expected = _told(store)
-    calls = calls_of(original, repair)
     seen: set[int] = set()
-    for number in places(calls, every):
-        path = tmp_path / "store.ds"
-        shutil.copytree(original, path)
-        assert killed_at(path, repair, number) == -9, (number, calls[number - 1])
-        with deltastore.open(path, sync="none") as store:
+    stops = Stops(site, repair, tmp_path, profile=request.config.getoption("--profile"))
+    for stop in stops:
+        with deltastore.open(stop.site / STORE, sync="none") as store:
             state = hash(tuple(rows_of(store.log.storage).items()))
             if state not in seen:
                 seen.add(state)
@@ -720,7 +718,6 @@ def test_killed_anywhere_it_can_be_run_again(
                 assert report.ok, report.problems
                 assert plan_repair(store).is_empty
                 assert _told(store) == expected
-        shutil.rmtree(path)
     assert len(seen) >= 5
 
 

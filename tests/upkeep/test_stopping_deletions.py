@@ -2,8 +2,7 @@
 
 These change what a store holds, each thread in one transaction: after a kill each thread is wholly as it was or wholly
 as an operation leaves it that nobody kills, and running it again ends as that one did. Maintenance is retention,
-compaction and shrinking, which are each killed at every call that writes; by default it is killed where a transaction
-begins or ends, at calls of the file system, and at each 25th other call.
+compaction and shrinking.
 """
 
 import shutil
@@ -20,9 +19,8 @@ from deltastore.langgraph import DeltaSaver
 from tests.langgraph.deleting import agent
 from tests.raw import rows_of
 from tests.upkeep.many_threads import GRAPHS, RULES, Told, make, set_clock, told
-from tests.upkeep.stopping import FILE_CALLS, Operation, calls_of, killed_at, places
+from tests.upkeep.stopping import STORE, Operation, Stops
 
-BOUNDARIES = {"write begin", "commit", "sync", *FILE_CALLS}
 RUNS = ["g-0", "g-2", "h-1", "calls 1", "calls fork", "idle calls 0"]
 
 
@@ -64,9 +62,10 @@ OPERATIONS: dict[str, tuple[Operation, set[str]]] = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("stopping") / "original.ds"
-    make(path)
-    return path
+    """A site with a store on which each operation has something to do."""
+    site = tmp_path_factory.mktemp("stopping")
+    make(site / STORE)
+    return site
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -74,24 +73,18 @@ def test_killed_anywhere_each_thread_is_as_before_or_as_after(
     name: str, original: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     operation, changing = OPERATIONS[name]
-    operation, quick = partial(at_now, operation), request.config.getoption("--profile") == "quick"
-    path = tmp_path / "store.ds"
-    shutil.copytree(original, path)
-    with deltastore.open(path, sync="none") as store:
+    operation = partial(at_now, operation)
+    shutil.copytree(original, tmp_path / "whole")
+    with deltastore.open(tmp_path / "whole" / STORE, sync="none") as store:
         before = told(store)
         operation(store)
         after, rows_after = told(store), rows_of(store.log.storage)
-    shutil.rmtree(path)
     assert {thread for thread in before if before[thread] != after.get(thread)} == changing
-    calls = calls_of(original, operation)
-    numbers = places(calls, 5 if quick else 1)
-    if quick and name == "maintain":
-        numbers = [number for number, call in enumerate(calls, 1) if call in BOUNDARIES or number % 25 == 0]
     seen: set[object] = set()
     done: set[frozenset[str]] = set()
-    for number in numbers:
-        shutil.copytree(original, path)
-        assert killed_at(path, operation, number) == -9, (number, calls[number - 1])
+    stops = Stops(original, operation, tmp_path, profile=request.config.getoption("--profile"))
+    for stop in stops:
+        path = stop.site / STORE
         files = sorted(str(found.relative_to(path)) for found in path.rglob("*"))
         with deltastore.open(path, sync="none") as store:
             state = ((path / "CURRENT").read_text(), *files, hash(tuple(rows_of(store.log.storage).items())))
@@ -107,9 +100,8 @@ def test_killed_anywhere_each_thread_is_as_before_or_as_after(
                     assert [found.name for found in path.glob("env-*")] == [(path / "CURRENT").read_text().strip()]
                 else:
                     assert rows_of(store.log.storage) == rows_after
-        shutil.rmtree(path)
-    print(f"{name}: {len(calls)} calls, {len(numbers)} kills, {len(seen)} states, {len(done)} outcomes")
-    assert len(done) >= len(changing)  # the last thread's commit may be the last call
+    print(f"{name}: {stops}, {len(seen)} states, {len(done)} outcomes")
+    assert len(done) == len(changing) + 1  # none of them, then one after the other
 
 
 def _look(store: Store, before: Told, after: Told) -> frozenset[str]:
