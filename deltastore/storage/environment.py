@@ -84,6 +84,7 @@ class SharedEnvironment:
         for size in sizes * _OPENING_TRIES:
             try:
                 datafile.check_openable(self.path / directory.DATA_FILE)
+                engine.check_lock_room(self.path)
                 return engine.open_environment(self.path, size, self.sync, forked=_process.forked)
             except (engine.NoMemoryError, engine.MapResizedError, OverflowError) as error:
                 refusal: Exception = error

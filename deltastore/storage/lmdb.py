@@ -38,13 +38,16 @@ class LmdbStorage:
     ) -> None:
         """Open or, with `create`, make the store.
 
-        Raises StorePathError, SyncModeError, StorageError, CorruptionError.
+        Raises StorePathError, SyncModeError, StorageError, StoreFullError, CorruptionError, InvalidInputError.
         """
         if sync not in ("full", "meta", "none"):
             raise InvalidInputError(f"sync is {sync!r}; expected 'full', 'meta' or 'none'")
         if max_bytes is not None and max_bytes < environment.MIN_MAX_BYTES:
             raise InvalidInputError(f"max_bytes is {max_bytes}; expected at least {environment.MIN_MAX_BYTES}")
-        self._root = Path(os.path.realpath(path))
+        try:
+            self._root = Path(os.path.realpath(path))
+        except ValueError as error:
+            raise InvalidInputError(f"the path {os.fspath(path)!r} can't be one: {error}") from error
         self._closed = False
         if not create:
             directory.check_store(self._root)
