@@ -1,8 +1,8 @@
 """An input/output error, or no room, at each call of LMDB and of the file system: typed, and nothing is left half.
 
 The error is raised in place of the call, in a forked child; the same handle must then read what was there before or
-what came after, and write again. By default at each call that writes and some that read; with `--profile ci` or
-`deep` at each call.
+what came after, and write again. By default at a few calls of each operation; with `--profile ci` at each that
+writes and some that read, with `deep` at each.
 """
 
 import errno
@@ -25,7 +25,7 @@ from tests.upkeep.stopping import FILE_CALLS, calls_of, counted, places
 
 EVERY = {"quick": 400, "ci": 7, "deep": 1}
 """Of the calls that read."""
-QUICK = 5
+QUICK = 2
 """Calls of an operation that fail by default, spread over all."""
 
 
