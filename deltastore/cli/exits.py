@@ -16,6 +16,7 @@ OK: Final = 0
 PROBLEMS: Final = 1
 USAGE: Final = 2
 LOST: Final = 8
+FILE_DAMAGED: Final = 9
 INTERNAL: Final = 70
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -40,6 +41,7 @@ MEANINGS: Final[dict[int, str]] = {
     6: "written by something that isn't at hand, or another format version",
     7: "stored bytes aren't what was written: run `check`, then restore",
     LOST: "`check --repair` mended the store, but checkpoints are lost, or rows in quarantine: look, perhaps restore",
+    FILE_DAMAGED: "`check` found the file's pages damaged, or the engine crashed on them: no repair helps, restore",
     INTERNAL: "a fault of this program",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output stopped reading, as `head` does",

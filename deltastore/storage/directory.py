@@ -13,7 +13,7 @@ from pathlib import Path
 from xxhash import xxh3_64_digest
 
 from deltastore.errors import ChecksumError, CorruptionError, InvalidInputError, StorePathError
-from deltastore.storage.engine import translate_os
+from deltastore.storage.engine import translate_os, translate_path
 from deltastore.storage.port import RESERVED_PREFIX
 
 CURRENT = "CURRENT"
@@ -127,7 +127,8 @@ def prepare(root: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise StorePathError(f"no store can be made at {root}: {error}; its parent must be a directory") from error
+        text = f"no store can be made at {root}: {error}; its parent must be a directory"
+        raise translate_path(error, os.fspath(root), text) from error
     _check_ours(root)
     try:
         (root / FIRST_ENVIRONMENT).mkdir()
@@ -205,7 +206,8 @@ def _check_ours(root: Path) -> None:
             inner = {path.name for path in (root / FIRST_ENVIRONMENT).iterdir()} - {DATA_FILE, _LOCK_FILE}
             strangers |= {f"{FIRST_ENVIRONMENT}/{name}" for name in inner}
     except OSError as error:
-        raise StorePathError(f"{root} is no store and can't become one: {error}; expected a directory") from error
+        text = f"{root} is no store and can't become one: {error}; expected a directory"
+        raise translate_path(error, os.fspath(root), text) from error
     if not strangers or current(root) is not None:  # another process may have completed the creation meanwhile
         return
     if all(_NAME.fullmatch(name) for name in strangers):

@@ -20,7 +20,14 @@ try:
 except ImportError as error:  # pragma: no cover - an installation without the embedded storage
     raise ImportError("the embedded storage needs the package 'lmdb'; install it") from error
 
-from deltastore.errors import CorruptionError, DeltastoreError, InvalidInputError, StorageError, StoreFullError
+from deltastore.errors import (
+    CorruptionError,
+    DeltastoreError,
+    InvalidInputError,
+    StorageError,
+    StoreFullError,
+    StorePathError,
+)
 from deltastore.storage.port import SyncMode
 
 Environment = lmdb.Environment
@@ -51,6 +58,8 @@ _SCARCE_BYTES = 1 << 20
 _META_PAGES = 2
 _MAX_PAGE_BYTES = 32 * 1024
 """Pages of LMDB are as large as the system's, but for this limit."""
+_LOCK_BYTES = 128 * 1024
+"""Room for a lock file of so many readers, and for the blocks that tell where it is."""
 
 _DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError, lmdb.InvalidError)
 
@@ -68,6 +77,8 @@ def translate(error: lmdb.Error, location: str) -> DeltastoreError:
         kind, text = InvalidInputError, "a key or value of a size that can't be stored"
     elif isinstance(error, lmdb.BadTxnError):
         text = "an earlier error ended this transaction, and nothing was written"
+    elif getattr(error, "code", 0) == errno.EROFS or "Read-only file system" in str(error):
+        text = "the file system is read-only, and even readers write into the lock file; copy the store to read it"
     elif isinstance(error, lmdb.ReadonlyError):
         text = "no permission; data and lock file must be writable, by readers too"
     else:
@@ -96,6 +107,26 @@ def translate_os(error: OSError, location: str) -> DeltastoreError:
     if error.errno in _FULL:
         return StoreFullError(f"{location}: {error}; make room and try again")
     return StorageError(f"{location}: the operating system refused: {error}")
+
+
+def translate_path(error: OSError, location: str, text: str) -> DeltastoreError:
+    """Return the error for a path where nothing can be made: a StorePathError, unless it is the device that refuses."""
+    return translate_os(error, location) if error.errno in _FULL | {errno.EIO} else StorePathError(text)
+
+
+def check_lock_room(directory: Path) -> None:
+    """Refuse to let the engine make a lock file without room for it: it is mapped, and a write would be a SIGBUS.
+
+    Raises StoreFullError, OSError.
+    """
+    if os.name != "posix":
+        return
+    try:
+        has_room = (directory / "lock.mdb").stat().st_blocks > 0
+    except FileNotFoundError:
+        has_room = False
+    if not has_room and shutil.disk_usage(directory).free < _LOCK_BYTES:
+        raise StoreFullError(f"{directory}: no room left on the device for the lock file; make room and try again")
 
 
 def open_environment(directory: Path, map_bytes: int, sync: SyncMode, *, forked: bool) -> Environment:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deltastore.errors import StorageError, StoreFullError, SyncModeError
-from deltastore.storage import directory, engine
+from deltastore.storage import datafile, directory, engine
 from deltastore.storage.directory import Identity
 from deltastore.storage.port import SyncMode
 
@@ -83,11 +83,15 @@ class SharedEnvironment:
             sizes = (self.max_bytes, min(_SMALLEST_MAP_BYTES, self.max_bytes))
         for size in sizes * _OPENING_TRIES:
             try:
+                datafile.check_openable(self.path / directory.DATA_FILE)
+                engine.check_lock_room(self.path)
                 return engine.open_environment(self.path, size, self.sync, forked=_process.forked)
             except (engine.NoMemoryError, engine.MapResizedError, OverflowError) as error:
                 refusal: Exception = error
             except engine.EngineError as error:
                 raise engine.translate(error, self.location) from error
+            except OSError as error:
+                raise engine.translate_os(error, self.location) from error
         raise StorageError(f"{self.location}: no address space even for a small map ({refusal}); raise the limit")
 
     # The gate. `Transaction.__enter__` does its first half itself, for speed.

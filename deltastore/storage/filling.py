@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from deltastore.errors import InvalidInputError, StorageError, StorePathError
 from deltastore.storage import directory, environment
-from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os
+from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os, translate_path
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import Row
 
@@ -51,13 +51,15 @@ def prepare_empty(root: Path) -> bool:
     except FileExistsError:
         pass
     except OSError as error:
-        raise StorePathError(f"no store can be made at {root}: {error}; its parent must be a directory") from error
+        text = f"no store can be made at {root}: {error}; its parent must be a directory"
+        raise translate_path(error, os.fspath(root), text) from error
     else:
         return True
     try:
         found = sorted(path.name for path in root.iterdir())
     except OSError as error:
-        raise StorePathError(f"no store can be made at {root}: {error}; expected a directory") from error
+        text = f"no store can be made at {root}: {error}; expected a directory"
+        raise translate_path(error, os.fspath(root), text) from error
     if found:
         cut_short = found == [directory.FIRST_ENVIRONMENT + UNFINISHED]
         hint = "which another writer fills or left behind unfinished; remove it, or" if cut_short else "so"
@@ -79,9 +81,8 @@ def fill(target: Path, rows: Iterable[Row]) -> Filled:
     try:
         unfinished.mkdir()
     except OSError as error:
-        raise StorePathError(
-            f"{target} can't be filled: {error}; end whoever fills it, or remove {unfinished.name} left behind"
-        ) from error
+        text = f"{target} can't be filled: {error}; end whoever fills it, or remove {unfinished.name} left behind"
+        raise translate_path(error, os.fspath(target), text) from error
     try:
         filled = _fill(unfinished, rows)
         _name(unfinished, target)
@@ -97,7 +98,8 @@ def _name(unfinished: Path, target: Path) -> None:
         unfinished.rename(target)
         directory.sync_directory(target.parent)
     except OSError as error:
-        raise StorePathError(f"{target} can't be named: {error}; somebody else made it meanwhile") from error
+        text = f"{target} can't be named: {error}; somebody else made it meanwhile"
+        raise translate_path(error, os.fspath(target), text) from error
 
 
 def _fill(unfinished: Path, rows: Iterable[Row]) -> Filled:

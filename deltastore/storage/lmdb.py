@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
-from deltastore.storage import directory, engine, environment
+from deltastore.storage import datafile, directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import OldestReader, StorageInfo, SyncMode
 from deltastore.storage.transaction import LmdbReadTransaction, LmdbWriteTransaction, used_pages
+
+_WALKS = 100
+"""How often a look at the file begins anew: two commits of others must come within microseconds to make it."""
 
 
 class LmdbStorage:
@@ -36,13 +39,16 @@ class LmdbStorage:
     ) -> None:
         """Open or, with `create`, make the store.
 
-        Raises StorePathError, SyncModeError, StorageError, CorruptionError.
+        Raises StorePathError, SyncModeError, StorageError, StoreFullError, CorruptionError, InvalidInputError.
         """
         if sync not in ("full", "meta", "none"):
             raise InvalidInputError(f"sync is {sync!r}; expected 'full', 'meta' or 'none'")
         if max_bytes is not None and max_bytes < environment.MIN_MAX_BYTES:
             raise InvalidInputError(f"max_bytes is {max_bytes}; expected at least {environment.MIN_MAX_BYTES}")
-        self._root = Path(os.path.realpath(path))
+        try:
+            self._root = Path(os.path.realpath(path))
+        except ValueError as error:
+            raise InvalidInputError(f"the path {os.fspath(path)!r} can't be one: {error}") from error
         self._closed = False
         if not create:
             directory.check_store(self._root)
@@ -89,6 +95,23 @@ class LmdbStorage:
             except OSError as error:
                 raise engine.translate_os(error, shared.location) from error
             return StorageInfo("lmdb", self.location, file_bytes, used, shared.map_bytes, readers, oldest)
+
+    def damaged_places(self) -> list[str]:
+        """Return what is wrong with the pages of the file, read without the engine, which would crash on them.
+
+        Of the moment of the call, at most the first ones. Raises ClosedError, StorageError.
+        """
+        found: list[str] | None = None
+        for _ in range(_WALKS):
+            with self.read() as transaction:
+                shared = transaction._shared
+                try:
+                    found = datafile.damaged_places(shared.path / directory.DATA_FILE, transaction._txn.id())
+                except OSError as error:
+                    raise engine.translate_os(error, shared.location) from error
+            if found is not None:
+                return found
+        raise StorageError(f"{self.location}: others commit faster than one can look at the file; try again")
 
     def close(self) -> None:
         """Give the environment back; closing twice is harmless. Transactions under way may end as usual."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
-from deltastore.errors import StorageError, StorePathError
+from deltastore.errors import InvalidInputError, StorageError, StorePathError
 from deltastore.log import keys
 from deltastore.opening import MEMORY
 from deltastore.storage.port import ReadTransaction, Row
@@ -40,7 +40,10 @@ def backup(store: Store, path: str | PathLike[str], *, progress: Progress | None
 
     if os.fspath(path) == MEMORY:
         raise StorePathError(f"a backup can't be kept in {MEMORY}; name a directory, empty or to be made")
-    root = Path(os.path.realpath(path))
+    try:
+        root = Path(os.path.realpath(path))
+    except ValueError as error:
+        raise InvalidInputError(f"the path {os.fspath(path)!r} can't be one: {error}") from error
     with store.log.storage.read() as tx:  # first, so that a closed store leaves no directory
         made = prepare_empty(root)
         try:

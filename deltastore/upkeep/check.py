@@ -1,16 +1,18 @@
 """Check: proves that every checkpoint rebuilds, and that every row is needed, counted as garbage, or reported.
 
-Reads everything once, in one read transaction, and writes nothing; user objects are never decoded. This module checks
-the store's own rows, `check_thread` each thread's. Imports log and below. The invariant: it reports damage as problems
-and raises only what keeps it from reading at all.
+Reads everything once, in one read transaction, and writes nothing; user objects are never decoded. Before any row the
+pages of the file are looked at. This module checks the store's own rows, `check_thread` each thread's. Imports opening
+and below. The invariant: it reports damage as problems and raises only what keeps it from reading at all.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from os import PathLike, fspath
 
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import dictionaries, keys, names, retention, rows
-from deltastore.storage.port import ReadTransaction
+from deltastore.opening import open as open_store
+from deltastore.storage.port import ReadTransaction, Storage
 from deltastore.storage.rules import unpack_counter
 from deltastore.store import Store
 from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine, nameless
@@ -24,9 +26,53 @@ KINDS = (keys.THREAD, keys.CHANNEL, keys.REDUCER, keys.TAG)
 """The kinds of names."""
 
 
-def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
-    """Check a whole store. `progress` is told of threads. Raises ClosedError, StorageError; damage is in the report."""
+Stage = Callable[[str], object]
+
+
+def check(
+    store: Store | str | PathLike[str],
+    *,
+    progress: Progress | None = None,
+    isolated: bool = False,
+    stage: Stage | None = None,
+) -> CheckReport:
+    """Check a whole store, given open or by its path. `progress` is told of threads, `stage` of the steps between.
+
+    `isolated`: in a process of its own, for on a file whose tree is damaged in a way that the look at its pages doesn't
+    see the engine may crash; that is a problem of the report then. `stage` is not told there; a store in memory has no
+    file, and is checked here. Raises ClosedError, StorageError, and for a path what `open` does; damage is in the
+    report, but for what keeps the store from being opened.
+    """
+    if isinstance(store, Store):
+        location, in_file = store.log.storage.location, _has_file(store.log.storage)
+    else:
+        location, in_file = fspath(store), True
+    if isolated and in_file:
+        from deltastore.upkeep.isolated import check_isolated
+
+        return check_isolated(location, progress)
+    if isinstance(store, Store):
+        return _check(store, progress, stage or (lambda _: None))
+    with open_store(location, create=False) as opened:
+        return _check(opened, progress, stage or (lambda _: None))
+
+
+def _has_file(storage: Storage) -> bool:
+    from deltastore.storage.memory import MemoryStorage
+
+    return not isinstance(storage, MemoryStorage)
+
+
+def _check(store: Store, progress: Progress | None, stage: Stage) -> CheckReport:
     tally = Tally()
+    stage("the pages of the file were read")
+    for what in _damaged_places(store.log.storage):
+        tally.file_damaged = True
+        tally.problem("file", what)
+    if tally.file_damaged:
+        tally.problem("file", "so the rows weren't looked at, for the engine may crash on it; restore from a backup")
+        return tally.report()
+    stage("the store's own rows were read")
     with store.log.storage.read() as tx:
         named, queued, known = _check_store_rows(tx, tally)
         tally.queued_threads = len(queued)
@@ -50,6 +96,15 @@ def check(store: Store, *, progress: Progress | None = None) -> CheckReport:
         for number, name in named.items():
             tally.problem(f"thread {name!r}", f"its number {number} has no rows")
     return tally.report()
+
+
+def _damaged_places(storage: Storage) -> list[str]:
+    """Return what is wrong with the pages of a storage's file; nothing where it has none."""
+    if not _has_file(storage):
+        return []
+    from deltastore.storage.lmdb import LmdbStorage
+
+    return storage.damaged_places() if isinstance(storage, LmdbStorage) else []
 
 
 def _thread_numbers(tx: ReadTransaction, tally: Tally) -> Iterator[int]:

@@ -20,7 +20,7 @@ from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.primitives import PACK_LEVEL, unseal
-from deltastore.errors import BrokenChainError, InvalidInputError, StorageError, ThreadNotFoundError
+from deltastore.errors import BrokenChainError, InvalidInputError, ThreadNotFoundError
 from deltastore.log import finding, keys, names, policy, rows, tagging
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import ReadTransaction
@@ -102,11 +102,12 @@ def _opened(file: str | PathLike[str] | Sink) -> Iterator[Sink]:
         yield file
         return
     from deltastore.storage.directory import sync_directory  # LMDB, which a store in memory can do without
+    from deltastore.storage.engine import translate_os
 
     path = Path(file)
     try:
         out = path.open("xb")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InvalidInputError(f"no dump can be made at {path}: {error}; name a file to be made") from error
     try:
         with out:
@@ -116,7 +117,7 @@ def _opened(file: str | PathLike[str] | Sink) -> Iterator[Sink]:
         sync_directory(path.absolute().parent)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise StorageError(f"{path}: the operating system refused: {error}; the dump was removed") from error
+        raise translate_os(error, f"{path}, which was removed") from error
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +133,14 @@ def _opened(file: str | PathLike[str] | Source) -> Iterator[Source]:
     if not isinstance(file, (str, PathLike)):
         yield file
         return
-    source = None
     try:
-        with Path(file).open("rb") as source:
+        source = Path(file).open("rb")  # noqa: SIM115 - closed below; an error of opening is another one than of reading
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"no dump can be read at {fspath(file)!r}: {error}") from error
+    try:
+        with source:
             yield source
     except OSError as error:
-        if source is None:
-            raise InvalidInputError(f"no dump can be read at {file}: {error}") from error
         raise StorageError(f"{file}: the operating system refused: {error}") from error
 
 

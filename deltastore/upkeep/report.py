@@ -19,7 +19,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check saw. Sizes are plain bytes, before compression."""
+    """What a check saw. Sizes are plain bytes, before compression.
+
+    `file_damaged`: the storage's own file is damaged, so that its rows can't be looked at, and no repair helps.
+    """
 
     threads: int
     checkpoints: int
@@ -34,6 +37,7 @@ class CheckReport:
     quarantined: int
     max_depth: int
     problems: tuple[Problem, ...]
+    file_damaged: bool = False
 
     @property
     def ok(self) -> bool:
@@ -58,6 +62,7 @@ class Tally:
     quarantined: int = 0
     max_depth: int = 0
     problems: list[Problem] = field(default_factory=list)
+    file_damaged: bool = False
 
     def problem(self, where: str, what: object) -> None:
         """Note a problem, as far as the report has room."""

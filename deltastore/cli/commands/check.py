@@ -8,7 +8,7 @@ import typer
 
 import deltastore
 from deltastore.cli.arguments import Debug, Json, StorePath
-from deltastore.cli.exits import LOST, OK, PROBLEMS
+from deltastore.cli.exits import FILE_DAMAGED, LOST, OK, PROBLEMS
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, size
@@ -20,6 +20,7 @@ from deltastore.upkeep.report import CheckReport
 EXAMPLE = "deltastore check runs.ds"
 KEYS = {
     "ok": "whether nothing is wrong; garbage isn't wrong",
+    "file_damaged": "whether the pages of the file are damaged, so that no row was looked at",
     "threads": "looked at",
     "checkpoints": "that are listed",
     "hidden": "that are kept only for what others need of them",
@@ -66,23 +67,35 @@ def command(
     --repair moves rows that can't be read into quarantine, with their bytes as found, makes indexes and counts anew of
     what they are about, and takes checkpoints out of the lists that can't be rebuilt. It invents nothing, and what can
     be read now is read as before. Make a backup first; others may read and write meanwhile.
+    The check runs in a process of its own, for the storage engine may crash on a file whose pages are damaged.
+    Then nothing is repaired, and the exit code is 9.
     Exit code 1 where something is wrong, or is left so; 8 where a repair left nothing wrong, but something was lost.
     """
     session: Session = context.obj
     if dry_run and not repair:
         raise InvalidInputError("--dry-run is for --repair; check alone writes nothing")
-    with open_store(path) as store:
-        outcome = _repair(session, store, dry_run=dry_run) if repair else None
-        with session.progress("checking threads") as progress:
-            report = deltastore.check(store, progress=progress)
+    # Nothing of the store is read in this process before it was read to its end, unharmed, in another one.
+    report, outcome = _checked(session, path, "checking threads"), None
+    if repair and not report.file_damaged:
+        with open_store(path) as store:
+            outcome = _repair(session, store, dry_run=dry_run)
+        if not dry_run:
+            report = _checked(session, path, "checking threads once more")
     counts = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "problems"}
     problems = [{"where": problem.where, "what": problem.what} for problem in report.problems]
     document = {"ok": report.ok, **counts, "problems": problems, "repair": outcome and _document(outcome)}
     session.answer(as_json, document, _lines(report, outcome, dry_run=dry_run))
-    if not report.ok:
+    if report.file_damaged:
+        session.code = FILE_DAMAGED
+    elif not report.ok:
         session.code = PROBLEMS
     else:
         session.code = OK if outcome is None or outcome.is_lossless else LOST
+
+
+def _checked(session: Session, path: str, what: str) -> CheckReport:
+    with session.progress(what) as progress:
+        return deltastore.check(path, progress=progress, isolated=True)
 
 
 def _repair(session: Session, store: Store, *, dry_run: bool) -> RepairReport:

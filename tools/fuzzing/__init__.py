@@ -1,0 +1,1 @@
+"""Coverage-guided search of the decoders, for `tools/fuzz`."""
