@@ -252,7 +252,7 @@ def test_damaged_data_that_nothing_names_stays(commits: list[Commit], tmp_path: 
     file = bytes(META_PAGES * PAGE) + commits[-1].file[META_PAGES * PAGE :]
     power_cuts.write_store(root, file)
     (root / "CURRENT").unlink()
-    with pytest.raises(CorruptionError, match="restore it from a copy"):
+    with pytest.raises(CorruptionError, match="restore the store from a backup"):
         deltastore.open(root)
     assert (root / power_cuts.DATA_FILE).read_bytes() == file
 

@@ -21,7 +21,7 @@ SHOWN = "a\\nb\\x00\\\\ \\u202e é\\x1b[31m\\ud800"
 class TestInfo:
     def test_it_tells_sizes_and_counts(self, run: Run, path: Path, branched: dict[str, str]) -> None:
         document = run("info", "--json").document
-        assert (document["threads"], document["checkpoints"], document["format_version"]) == (1, 4, 0)
+        assert (document["threads"], document["checkpoints"], document["format_version"]) == (1, 4, 1)
         assert document["location"] == str(path)
         assert document["file_bytes"] >= document["used_bytes"] > 0
         assert document["oldest_reader"] is None

@@ -21,7 +21,7 @@ from deltastore import DeltastoreError, Retention, Store, check
 from tests.damage.files import in_child
 from tests.upkeep import both_fronts
 from tests.upkeep.both_fronts import small_packs, told
-from tests.upkeep.stopping import FILE_CALLS, calls_of, counted, places
+from tests.upkeep.stopping import FILE_CALLS, counted
 
 EVERY = {"quick": 400, "ci": 7, "deep": 1}
 """Of the calls that read."""
@@ -117,6 +117,34 @@ def failed_at(path: Path, operation: Callable[[Store], object], number: int) -> 
     found["problems"] += [problem.what for problem in check(store).problems]
     store.close()
     return found
+
+
+WRITING = {"write begin", "put", "delete", "commit", "putmulti", "sync", *FILE_CALLS}
+
+
+def calls_of(path: Path, operation: Callable[[Store], object]) -> list[str]:
+    """Return the calls that an operation makes of a copy of a store, once the store is open."""
+    copy = path.with_name("dry.ds")
+    shutil.copytree(path, copy)
+
+    def work() -> dict[str, Any]:
+        made: list[str] = []
+        counted(made.append)
+        store = deltastore.open(copy, sync="none")
+        made.clear()
+        operation(store)
+        return {"calls": list(made)}
+
+    ended = in_child(work)
+    shutil.rmtree(copy)
+    for other in path.parent.glob("beside-*"):
+        shutil.rmtree(other)
+    return list(ended.told["calls"])
+
+
+def places(calls: list[str], every: int) -> list[int]:
+    """Return the numbers of all calls that write, and of each `every`th that reads."""
+    return [number for number, call in enumerate(calls, 1) if call in WRITING or number % every == 0]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
