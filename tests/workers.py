@@ -372,3 +372,19 @@ def open_and_put(path: str, front: str, number: int, pipe: Connection) -> None:
         chosen: Front = Native(store) if front == "native" else Saver(DeltaSaver(store))
         chosen.put("t", number, 0, 0)
         pipe.send("put")
+
+
+def iterate(path: str, pipe: Connection) -> None:
+    """Read everything over and over, as `last` says how much there is; tell how much it was in the end."""
+    storage = LmdbStorage(path, sync="none")
+    pipe.send("open")
+    told = False
+    while True:
+        told = told or pipe.poll()
+        with storage.read() as transaction:
+            count = int.from_bytes(transaction.get(b"last") or b"", "big")
+            assert sum(1 for _ in transaction.scan(b"row", b"rox")) == count
+        if told:
+            break
+    storage.close()
+    pipe.send(("saw", count))
