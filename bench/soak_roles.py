@@ -28,6 +28,8 @@ LONGEST = 150
 """Puts after which a conversation is ended, by deleting it."""
 MESSAGES = 40
 """The most messages that a state holds; earlier ones are cut off, as agents trim their context."""
+CACHE_BYTES = 1 << 19
+"""The cache of the process that stays: so small that it is full within a minute, and what grows after that is a leak."""
 SAMPLE_EVERY = 25
 """Steps of the process that stays from one look at its memory to the next."""
 
@@ -357,7 +359,7 @@ def keep_small(part: Part, pipe: Connection) -> None:
 
 def stay(part: Part, pipe: Connection) -> None:
     """Write and read for the whole time, with retention in the background, and tell what memory that takes."""
-    with part.open(cache_bytes=8 << 20) as store, DeltaSaver(store, retention=RULES) as saver:
+    with part.open(cache_bytes=CACHE_BYTES) as store, DeltaSaver(store, retention=RULES) as saver:
         writer = Writer(Graph(saver), part, pipe)
         steps = 0
         while not told_to_end(pipe):
