@@ -29,7 +29,7 @@ LONGEST = 150
 MESSAGES = 40
 """The most messages that a state holds; earlier ones are cut off, as agents trim their context."""
 CACHE_BYTES = 1 << 19
-"""The cache of the process that stays: so small that it is full within a minute, and what grows after that is a leak."""
+"""The cache of the process that stays: so small that it is full within a minute, and growth after that is a leak."""
 SAMPLE_EVERY = 25
 """Steps of the process that stays from one look at its memory to the next."""
 
