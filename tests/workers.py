@@ -332,10 +332,15 @@ class Worker:
 
 def hold_write(path: str, pipe: Connection) -> None:
     """Write a row, and stay inside the transaction."""
-    with LmdbStorage(path).write() as transaction:
+    storage = LmdbStorage(path)
+    pipe.send("open")
+    with storage.write() as transaction:
         transaction.put(b"half", bytes(100_000))
         pipe.send("inside")
         pipe.recv()
+        transaction.delete(b"half")
+    pipe.send("left")
+    storage.close()
 
 
 def hold_reads(path: str, count: int, pipe: Connection) -> None:
