@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,7 @@ def test_an_unsafe_mode_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     monkeypatch.setattr(filesystem, "_MOUNTS", tmp_path / "none")
     for sync in ("full", "meta"):
         LmdbStorage(tmp_path / "store", sync=sync).close()
-    with LmdbStorage(tmp_path / "strong", sync="full").read():
+    with closing(LmdbStorage(tmp_path / "strong", sync="full")):
         LmdbStorage(tmp_path / "strong", sync="none").close()  # served by the stronger one
     assert warnings(caplog) == []
     for _ in range(3):
