@@ -89,7 +89,10 @@ class GraphMachine(StoreMachine):
         self.serial = 0
 
     def _saver(self, pick: int) -> DeltaSaver:
-        return DeltaSaver(self.handle(pick))
+        return self.saver_of(self.handle(pick))
+
+    def saver_of(self, handle: Store) -> DeltaSaver:
+        return DeltaSaver(handle)
 
     # --- puts
 
@@ -475,7 +478,7 @@ class GraphMachine(StoreMachine):
         return found
 
     def compare(self, handle: Store) -> None:
-        saver = DeltaSaver(handle)
+        saver = self.saver_of(handle)
         for (name, space), known in self.graph.items():
             config = config_of(name, space)
             listed = list(saver.list(config))

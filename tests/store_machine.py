@@ -96,6 +96,17 @@ class StoreMachine(RuleBasedStateMachine):
             self.compare(handle)
 
 
+SMALL_PACKS = (
+    (policy, "MIN_LOOSE_ROWS", 4),
+    (policy, "MIN_LOOSE_BYTES", 20_000),
+    (policy, "MAX_PACK_BYTES", 40_000),
+    (policy, "MAX_PACK_RECORDS", 8),
+    (repacking, "MAX_PACK_BYTES", 60_000),
+    (repacking, "MAX_PACK_RECORDS", 20),
+)
+"""Limits of packs, so small that a few dozen steps make many of them, and change what is in them."""
+
+
 def run(
     machine: type[StoreMachine],
     kind: str,
@@ -105,13 +116,8 @@ def run(
     share: float = 0.5,
 ) -> None:
     """Run a machine on one storage, for its share of the profile's steps: half of them, for there are two storages."""
-    # small packs, so that a few dozen steps make many, and change what is in them
-    monkeypatch.setattr(policy, "MIN_LOOSE_ROWS", 4)
-    monkeypatch.setattr(policy, "MIN_LOOSE_BYTES", 20_000)
-    monkeypatch.setattr(policy, "MAX_PACK_BYTES", 40_000)
-    monkeypatch.setattr(policy, "MAX_PACK_RECORDS", 8)
-    monkeypatch.setattr(repacking, "MAX_PACK_BYTES", 60_000)
-    monkeypatch.setattr(repacking, "MAX_PACK_RECORDS", 20)
+    for module, name, value in SMALL_PACKS:
+        monkeypatch.setattr(module, name, value)
     steps = int(MACHINE_STEPS[request.config.getoption("--profile")] * share)
     run_state_machine_as_test(
         type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),

@@ -1,11 +1,7 @@
 """Many writers at once: nothing is lost, nothing is mixed up, and nobody fails for having to wait."""
 
-import contextlib
-import json
 import os
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +13,7 @@ import pytest
 import deltastore
 from deltastore import CheckpointNotFoundError, EncodeError, Store, Thread, check
 from deltastore.storage.memory import MemoryStorage
+from tests import fleet
 from tests.conftest import OpenStore
 from tests.raw import Interrupted, everything
 
@@ -283,81 +280,12 @@ def test_a_refused_value_holds_nobody_up(store: Store) -> None:  # openai-agents
     assert store.thread("t").state() == {"good": 1}
 
 
-WORKER = """
-import json, sys, threading
-import deltastore
-
-path, process, threads, puts = sys.argv[1], *map(int, sys.argv[2:5])
-shared = sys.argv[5] == "shared"
-store = deltastore.open(path)
-acknowledged, failed = [], []
-print("ready", flush=True)
-sys.stdin.readline()
-
-def work(number):
-    try:
-        thread = store.thread("t" if shared else f"t{process}.{number}")
-        for nth in range(puts):
-            made = thread.append({"messages": [[process, number, nth]]})
-            acknowledged.append([made.id, process, number, nth])
-    except Exception as error:
-        failed.append(repr(error))
-
-workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-store.close()
-print(json.dumps([acknowledged, failed]), flush=True)
-"""
-
-
 class TestProcesses:
-    PROCESSES, THREADS, PUTS = 4, 4, 12
-
-    def run(self, path: Path, mode: str) -> list[list[Any]]:
-        command = [sys.executable, "-c", WORKER, os.fspath(path)]
-        numbers = [str(self.THREADS), str(self.PUTS), mode]
-        acknowledged = []
-        with contextlib.ExitStack() as stack:
-            workers = []
-            for process in range(self.PROCESSES):
-                arguments = [*command, str(process), *numbers]
-                worker = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                workers.append(stack.enter_context(worker))
-                stack.callback(worker.kill)
-            for worker in workers:
-                assert worker.stdout is not None
-                assert worker.stdout.readline() == "ready\n"
-            for worker in workers:
-                assert worker.stdin is not None
-                worker.stdin.write("go\n")
-                worker.stdin.flush()
-            for worker in workers:
-                out, _ = worker.communicate(timeout=60)
-                done, failed = json.loads(out)
-                assert failed == []
-                acknowledged += done
-        return acknowledged
-
-    def test_four_processes_on_threads_of_their_own(self, tmp_path: Path) -> None:  # langgraph#8136
-        acknowledged = self.run(tmp_path / "store.ds", "own")
-        assert len(acknowledged) == self.PROCESSES * self.THREADS * self.PUTS
-        with deltastore.open(tmp_path / "store.ds") as store:
-            assert check(store).ok
-            assert len(list(store.threads())) == self.PROCESSES * self.THREADS
-            for id_, process, number, nth in acknowledged:
-                state = store.thread(f"t{process}.{number}").state(at=id_)
-                assert state == {"messages": [[process, number, before] for before in range(nth + 1)]}
-
-    def test_four_processes_on_one_thread(self, tmp_path: Path) -> None:  # langgraph#8136
-        acknowledged = self.run(tmp_path / "store.ds", "shared")
-        with deltastore.open(tmp_path / "store.ds") as store:
-            assert check(store).ok
-            assert_chain(store, "t", self.PROCESSES * self.THREADS * self.PUTS)
-            for id_, process, number, nth in acknowledged:
-                assert store.thread("t").state(at=id_)["messages"][-1] == [process, number, nth]
+    @pytest.mark.parametrize("shared", [False, True], ids=["own threads", "one thread"])
+    def test_four_processes_of_four_os_threads(self, tmp_path: Path, shared: bool) -> None:  # langgraph#8136
+        path = tmp_path / "store.ds"
+        done = fleet.run_all(*fleet.crews(path, "native", processes=4, writers=4, puts=12, shared=shared))
+        assert fleet.judge(path, "native", done) == len(done.acknowledged) == 4 * 4 * 12
 
     def test_a_forked_child_goes_on_with_the_store(self, tmp_path: Path) -> None:
         with deltastore.open(tmp_path / "store.ds") as store:

@@ -15,6 +15,7 @@ from xxhash import xxh3_64_digest
 from deltastore.errors import ChecksumError, CorruptionError, InvalidInputError, StorePathError
 from deltastore.storage.engine import translate_os, translate_path
 from deltastore.storage.port import RESERVED_PREFIX
+from deltastore.storage.turns import TURN_FILE
 
 CURRENT = "CURRENT"
 FIRST_ENVIRONMENT = "env-1"
@@ -203,7 +204,7 @@ def _check_ours(root: Path) -> None:
         names = {path.name for path in root.iterdir()}
         strangers = names - {FIRST_ENVIRONMENT, _TEMPORARY, CURRENT, MOVING_LOCK}
         if FIRST_ENVIRONMENT in names:
-            inner = {path.name for path in (root / FIRST_ENVIRONMENT).iterdir()} - {DATA_FILE, _LOCK_FILE}
+            inner = {path.name for path in (root / FIRST_ENVIRONMENT).iterdir()} - {DATA_FILE, _LOCK_FILE, TURN_FILE}
             strangers |= {f"{FIRST_ENVIRONMENT}/{name}" for name in inner}
     except OSError as error:
         text = f"{root} is no store and can't become one: {error}; expected a directory"

@@ -1,7 +1,7 @@
 """One open environment per data file and process, shared by all handles, and the gate before its transactions.
 
-Imports the engine, the directory rules and the errors. The invariant: while the map is replaced or the environment is
-closed, no transaction of this process is alive in it; a forked child never uses what it inherited.
+Imports the engine, the turns, the directory rules and the errors. The invariant: while the map is replaced or the
+environment is closed, no transaction of this process is alive in it; a forked child never uses what it inherited.
 
 The gate costs a transaction two dict operations and two looks at a flag. A transaction enters itself into `live`,
 *then* looks at `blocked`; whoever needs quiet sets `blocked`, *then* waits for an empty `live`. One sees the other.
@@ -16,6 +16,7 @@ from deltastore.errors import StorageError, StoreFullError, SyncModeError
 from deltastore.storage import datafile, directory, engine
 from deltastore.storage.directory import Identity
 from deltastore.storage.port import SyncMode
+from deltastore.storage.turns import Turns
 
 _MIB = 1 << 20
 
@@ -67,6 +68,7 @@ class SharedEnvironment:
         self._resizing = False
         self._changed = threading.Condition()
         self.env = self._open()
+        self.turns = Turns(path)
         self.map_bytes = self.env.info()["map_size"]
         self.page_bytes = self.env.stat()["psize"]
         identity = directory.identify(path)
@@ -134,6 +136,7 @@ class SharedEnvironment:
             if self.references or self.live or self._resizing:
                 return False
             self.env.close()
+            self.turns.close()
             return True
 
     def _inmates(self) -> list[tuple[Inmate, int]]:
@@ -291,6 +294,8 @@ def name_current(shared: SharedEnvironment, *, instead_of: str | None, name: str
             if shared.blocked and not shared.may_pass(turn):
                 shared.wait()
                 continue
+            shared.turns.take()
+            turn.queued = True
             turn.txn = shared.env.begin(write=True)
             # A store made anew at this path has nothing to do with the one that `shared` belongs to.
             if directory.identify(shared.path) == shared.identity and directory.current(root) == instead_of:
@@ -304,6 +309,9 @@ def name_current(shared: SharedEnvironment, *, instead_of: str | None, name: str
         finally:
             if turn.txn is not None:
                 turn.txn.abort()
+            if turn.queued:
+                turn.queued = False
+                shared.turns.leave()
             shared.leave(turn)
 
 
@@ -312,6 +320,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.txn: engine.Transaction | None = None
+        self.queued = False
 
     def disown(self) -> object:
         """In a forked child: give up the inherited transaction, and return it."""
@@ -341,6 +350,7 @@ def _disown_all() -> None:
     for shared in _process.open.values():
         shared._changed = threading.Condition()
         shared.inherited = shared.blocked = True
+        shared.turns.close()
         _process.inherited.append(shared)
         if shared.live:
             engine.keep_for_ever((shared.env, [inmate.disown() for inmate in list(shared.live)]))

@@ -1,8 +1,8 @@
 """The embedded storage: an LMDB environment in a directory, one writer at a time over all processes.
 
-Imports the port, the transactions, the shared environments, the directory, the engine and the errors. The invariant: a
-handle stands for the store's directory, not for a file: it goes along when the environment moves, and opens its own in
-a forked child.
+Imports the port, the transactions, the shared environments, the directory, the cautions, the engine and the errors.
+The invariant: a handle stands for the store's directory, not for a file: it goes along when the environment moves, and
+opens its own in a forked child.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
-from deltastore.storage import datafile, directory, engine, environment
+from deltastore.storage import cautions, datafile, directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import OldestReader, StorageInfo, SyncMode
@@ -52,6 +52,7 @@ class LmdbStorage:
         self._closed = False
         if not create:
             directory.check_store(self._root)
+        cautions.warn_of_place(self.location)
         self.shared = _open_current(self._root, sync, max_bytes, create=True)
         try:
             with self.read():
@@ -59,6 +60,7 @@ class LmdbStorage:
         except BaseException:
             self.close()
             raise
+        cautions.warn_of_sync(self.location, self.shared.sync)
 
     @property
     def location(self) -> str:

@@ -97,9 +97,13 @@ class LmdbReadTransaction:
         while attempt < _MAX_BEGINS:
             shared = origin.shared
             txn = moved = None
+            has_turn = False
             shared.live[self] = thread
             try:
                 if not shared.blocked or shared.may_pass(self):
+                    if self._writes:
+                        shared.turns.take()
+                        has_turn = True
                     txn = shared.env.begin(write=self._writes)
                     moved = txn.get(MOVED_KEY)
                     if moved is None:
@@ -107,12 +111,12 @@ class LmdbReadTransaction:
                         self._shared = shared
                         return self
             except BaseException as error:
-                _give_up(self, shared, txn)
+                _give_up(self, shared, txn, has_turn)
                 if not isinstance(error, EngineError):
                     raise
                 origin.recover(shared, error, attempt)
             else:
-                _give_up(self, shared, txn)
+                _give_up(self, shared, txn, has_turn)
                 if moved is None:
                     origin.reopen(shared)
                 else:
@@ -131,6 +135,8 @@ class LmdbReadTransaction:
     def _leave(self) -> None:
         self._txn = _ENDED  # the binding gives the reader slot back when its object goes
         shared = self._shared
+        if self._writes:
+            shared.turns.leave()
         del shared.live[self]
         if shared.blocked:
             shared.leave(self)
@@ -380,7 +386,9 @@ def used_pages(txn: "Transaction") -> int:
     return stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
 
 
-def _give_up(self: LmdbReadTransaction, shared: SharedEnvironment, txn: "Transaction | None") -> None:
+def _give_up(self: LmdbReadTransaction, shared: SharedEnvironment, txn: "Transaction | None", has_turn: bool) -> None:
     if txn is not None:
         txn.abort()
+    if has_turn:
+        shared.turns.leave()
     shared.leave(self)

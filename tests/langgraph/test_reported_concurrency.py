@@ -4,8 +4,6 @@ Each test takes the whole kind of a report, not its one input. Whatever might ha
 """
 
 import asyncio
-import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -27,6 +25,7 @@ from deltastore import EncodeError, Store, check
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage import ReadTransaction, Storage, StorageInfo, WriteTransaction
 from deltastore.storage.lmdb import LmdbStorage
+from tests import fleet
 from tests.langgraph.comparing import Pair, assert_same, checkpoint, config
 from tests.raw import rows_of
 
@@ -57,84 +56,17 @@ def values_of(saver: DeltaSaver, thread: str = "t", id_: str | None = None) -> d
 
 # --- many savers on one path ------------------------------------------------------------------
 
-WORKER = """
-import json, sys, threading
-from deltastore.langgraph import DeltaSaver
 
-path, process, threads, puts = sys.argv[1], *map(int, sys.argv[2:5])
-shared = sys.argv[5] == "shared"
-acknowledged, failed = [], []
-DeltaSaver.from_path(path).close()
-print("ready", flush=True)
-sys.stdin.readline()
-
-
-def work(number):
-    thread, parent, items = "t" if shared else f"t{process}.{number}", None, []
-    where = {"thread_id": thread, "checkpoint_ns": ""}
-    try:
-        with DeltaSaver.from_path(path) as saver:
-            for nth in range(puts):
-                id_, items = f"{nth:04}-{process}-{number}", [*items, [process, number, nth]]
-                version = f"{nth}.{process}.{number}"
-                made = {"v": 4, "id": id_, "ts": "", "channel_values": {"items": items}, "versions_seen": {},
-                        "channel_versions": {"items": version}}
-                parent = saver.put({"configurable": where | parent}if parent else {"configurable": where}, made, {},
-                                   {"items": version})["configurable"]
-                saver.put_writes({"configurable": parent}, [("items", items[-1])], f"{process}-{number}")
-                parent = {"checkpoint_id": id_}
-                acknowledged.append([thread, id_, items])
-    except Exception as error:
-        failed.append(repr(error))
-
-
-workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-print(json.dumps([acknowledged, failed]), flush=True)
-"""
-
-
-@pytest.mark.parametrize("mode", ["own", "shared"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+@pytest.mark.parametrize("front", ["saver", "async"])
 def test_many_savers_in_many_processes_wait_and_lose_nothing(
-    tmp_path: Path, mode: str, request: pytest.FixtureRequest
+    tmp_path: Path, front: str, shared: bool, request: pytest.FixtureRequest
 ) -> None:
-    """langgraph#8136: four processes of four OS threads, each with a saver of its own, on one path."""
-    processes, threads, puts = 4, 4, 200 if request.config.getoption("--profile") == "deep" else 5
+    """langgraph#8136: four processes of four OS threads, each with a saver of its own, or of four tasks."""
+    puts = 200 if request.config.getoption("--profile") == "deep" else 5
     path = tmp_path / "store.ds"
-    acknowledged: list[Any] = []
-    with contextlib.ExitStack() as stack:
-        workers = []
-        for process in range(processes):
-            command = [sys.executable, "-c", WORKER, os.fspath(path), *map(str, (process, threads, puts)), mode]
-            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            workers.append(stack.enter_context(worker))
-            stack.callback(worker.kill)
-        for worker in workers:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "ready\n"
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        for worker in workers:
-            done, failed = json.loads(worker.communicate(timeout=10 * TIMEOUT)[0])
-            assert failed == []
-            acknowledged += done
-    assert len(acknowledged) == processes * threads * puts
-    with DeltaSaver.from_path(path) as saver:
-        assert check(saver.store).ok
-        assert len(list(saver.list(None))) == len(acknowledged)
-        for thread, id_, items in acknowledged:
-            found = saver.get_tuple(config(thread, id_))
-            assert found is not None
-            assert found.checkpoint["channel_values"] == {"items": items}
-            nth, process, number = id_.split("-")
-            assert found.pending_writes == [(f"{process}-{number}", "items", items[-1])]
-            above = found.parent_config["configurable"]["checkpoint_id"] if found.parent_config else None
-            assert above == (f"{int(nth) - 1:04}-{process}-{number}" if int(nth) else None)
+    done = fleet.run_all(*fleet.crews(path, front, processes=4, writers=4, puts=puts, shared=shared))
+    assert fleet.judge(path, front, done) == len(done.acknowledged) == 4 * 4 * puts
 
 
 # --- event loops ------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Whose turn it is to write, in front of the engine's own lock: so that nobody has to wait in that one.
+
+LMDB's write lock is a robust mutex. When it is given up, one sleeper is woken. If that one's process is killed before
+it runs, while another writer holds the lock without having slept, all other sleepers are forgotten: they sleep until
+two more writers happen to meet. Locks of files have no such hole: the system keeps the queue.
+
+Imports nothing of the project. The invariant: the engine's lock alone decides who writes; a turn that can't be had is
+done without.
+"""
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - another system, where the engine has other locks
+    fcntl = None  # type: ignore[assignment]
+
+TURN_FILE = "turn.lock"
+
+
+class Turns:
+    """The turns to write into one environment. Thread-safe. One for each environment and process: closing any
+    descriptor of the file gives up the process's lock.
+    """
+
+    def __init__(self, environment: Path) -> None:
+        self._own = threading.Lock()  # a file's lock is the whole process's
+        self._descriptor: int | None = None
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # no permission, say
+                self._descriptor = os.open(environment / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+
+    def take(self) -> None:
+        """Wait for a turn."""
+        self._own.acquire()
+        if self._descriptor is None:
+            return
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass  # the system sees a circle where threads wait for two stores, or has no locks here
+        except BaseException:  # a signal's handler
+            self._own.release()
+            raise
+
+    def leave(self) -> None:
+        """Give the turn to whoever waits longest, once the engine's lock is free."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._own.release()
+
+    def close(self) -> None:
+        """Give the file back; a forked child does so too, and has no lock of its parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
