@@ -10,6 +10,7 @@ round begins with a new store. Only figures of one run are comparable.
 
 import argparse
 import json
+import random
 import shlex
 import statistics
 import sys
@@ -18,27 +19,38 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from bench.machine import describe_machine, distribution_versions
 from bench.savers import SAVERS
 from bench.size import RESULTS
+from bench.text import prose
 
 THREADS = (1, 64)
-PUTS = 640
+PUTS = 1_280
 """In a round, over all threads."""
+STEPS = 10
+"""Puts of a conversation, made by one thread, one after the other; the one that begins it isn't measured."""
+LOADS = {"short": 0, "typical": 40}
+"""Messages of 500 characters that a conversation has before."""
 SEED = 1
 
 
-def one_put(saver: Any, config: dict[str, Any], step: int) -> dict[str, Any]:
-    """Put a checkpoint as a short chat makes them, and return where the next one goes."""
+@lru_cache(maxsize=256)
+def message(number: int) -> dict[str, str]:
+    return {"role": "user" if number % 2 else "assistant", "content": prose(random.Random(f"commits {number}"), 500)}
+
+
+def one_put(saver: Any, config: dict[str, Any], step: int, earlier: int = 0) -> dict[str, Any]:
+    """Put a checkpoint as a chat makes them, and return where the next one goes."""
     version = f"{step + 1:032}.0.5"
     checkpoint = {
         "v": 4,
         "id": f"1f0{step:05x}-0000-6000-8000-{step:012x}",
         "ts": "2026-11-29T00:00:00+00:00",
-        "channel_values": {"messages": [f"message {number} of a short chat" for number in range(step + 1)], "n": step},
+        "channel_values": {"messages": [message(number) for number in range(earlier + step + 1)], "n": step},
         "channel_versions": {"messages": version, "n": version},
         "versions_seen": {"agent": {"messages": version}},
         "updated_channels": ["messages", "n"],
@@ -66,32 +78,40 @@ def slow_commits(seconds: float) -> Iterator[None]:
         LmdbWriteTransaction.__exit__ = leave  # type: ignore[method-assign]
 
 
-def per_second(name: str, threads: int, puts: int) -> float:
-    """Return the puts per second of so many threads on a new store."""
+def per_second(name: str, threads: int, puts: int, earlier: int) -> float:
+    """Return the puts per second of so many threads on a new store, in conversations that have `earlier` messages."""
     with (
         tempfile.TemporaryDirectory(prefix="deltastore-bench-") as folder,
         SAVERS[name].open(Path(folder)) as (saver, _),
     ):
-        ready = threading.Barrier(threads + 1)
-
-        def work(number: int) -> None:
+        starts = []
+        for number in range(puts // STEPS):
             config: dict[str, Any] = {"configurable": {"thread_id": f"thread {number}", "checkpoint_ns": ""}}
-            config = one_put(saver, config, 0)
-            ready.wait()
-            for step in range(1, 1 + puts // threads):
-                config = one_put(saver, config, step)
+            starts.append(one_put(saver, config, 0, earlier))
+        waiting = iter(starts)
+        ready, lock = threading.Barrier(threads + 1), threading.Lock()
 
-        workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        def work() -> None:
+            ready.wait()
+            while True:
+                with lock:
+                    config = next(waiting, None)
+                if config is None:
+                    return
+                for step in range(1, 1 + STEPS):
+                    config = one_put(saver, config, step, earlier)
+
+        workers = [threading.Thread(target=work) for _ in range(threads)]
         for worker in workers:
             worker.start()
         ready.wait()
         started = time.perf_counter()
         for worker in workers:
             worker.join()
-        return puts // threads * threads / (time.perf_counter() - started)
+        return len(starts) * STEPS / (time.perf_counter() - started)
 
 
-def measure(rounds: int, puts: int, slow_s: float) -> dict[str, Any]:
+def measure(rounds: int, puts: int, slow_s: float, earlier: int) -> dict[str, Any]:
     """Return medians and spreads of puts per second, by saver and threads, and their ratios."""
     found: dict[str, dict[int, list[float]]] = {
         name: {count: [] for count in THREADS} for name in ("deltastore", "sqlite")
@@ -102,7 +122,7 @@ def measure(rounds: int, puts: int, slow_s: float) -> dict[str, Any]:
                 if slow_s and name != "deltastore":
                     continue
                 for threads, rates in by_threads.items():
-                    rates.append(per_second(name, threads, min(puts, 100) if slow_s and threads == 1 else puts))
+                    rates.append(per_second(name, threads, puts // 8 if slow_s and threads == 1 else puts, earlier))
     result: dict[str, Any] = {
         name: {
             str(threads): {
@@ -131,7 +151,13 @@ def main() -> int:
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json: as it is, and with 5 ms more")
     options = parser.parse_args()
     slow = [0.0, 5.0] if options.json else [options.slow_ms]
-    found = {f"{ms:g} ms more": measure(options.rounds, options.puts, ms / 1000) for ms in slow}
+    found = {
+        f"{load} chats, {ms:g} ms more a commit" if ms else f"{load} chats": measure(
+            options.rounds, options.puts, ms / 1000, earlier
+        )
+        for load, earlier in LOADS.items()
+        for ms in slow
+    }
     for label, result in found.items():
         print(label)
         for name in ("deltastore", "sqlite"):

@@ -39,7 +39,7 @@ def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     """Carry a write out, and return what its end returns. Raises what its parts do, ContentionError."""
     reason = ""
     for _ in range(MAX_ATTEMPTS):
-        with storage.read() as tx:
+        with commits.turn, storage.read() as tx:
             prepared = write.prepare(tx)
         outcome = commits.run(partial(_apply, write.apply, prepared))
         if not isinstance(outcome, str):
@@ -96,7 +96,7 @@ class Pool:
     def _attempt(self, begin: Callable[[], Write[P, T, R]], future: "Future[R]", attempt: int) -> None:
         try:
             write = begin()
-            with self._storage.read() as tx:
+            with self._commits.turn, self._storage.read() as tx:
                 prepared = write.prepare(tx)
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
             future.set_exception(error)

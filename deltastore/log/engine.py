@@ -201,12 +201,13 @@ class Log:
         """Return the head of a checkpoint if the cache happens to hold it; no values are read. Don't change it."""
         if id_ is None:
             return None
-        with self.storage.read() as tx:
+        heads = self.heads
+        with self._commits.turn, self.storage.read() as tx:
             located = self._locate(tx, thread, namespace)
         if located is None:
             return None
         number, header, found = located
-        head = self.heads.head(number, found.number, header.collected)
+        head = heads.head(number, found.number, header.collected)
         return head if head is not None and head.id == id_ else None
 
     def _locate(
