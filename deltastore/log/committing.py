@@ -61,8 +61,8 @@ class CommitQueue:
         self._waiting: deque[_Job] = deque()
         self._led = False
         self.turn = threading.RLock()
-        """Held by whoever prepares or applies: the interpreter runs one thread at a time, and the storage's binding gives
-        it up at every call, where threads beside each other would hand it over."""
+        """Held by whoever prepares or applies: the interpreter runs one thread at a time, and the storage's binding
+        gives it up at every call, where threads beside each other would hand it over."""
         self.commits = 0
         self.works = 0
         self.largest = 0
