@@ -16,7 +16,7 @@ from deltastore.storage.port import Storage, WriteTransaction
 FORMAT_VERSION = 1
 """The format that this release reads and writes."""
 FEATURES: frozenset[str] = frozenset()
-"""What stores of this version may use beyond its text as of 0.1.0, and this release knows."""
+"""What stores of this version may use beyond its text as first promised, and this release knows."""
 UUID_BYTES = 16
 """Drawn from the system, not by the uuid module, which tests like to make predictable."""
 

@@ -294,8 +294,7 @@ def name_current(shared: SharedEnvironment, *, instead_of: str | None, name: str
             if shared.blocked and not shared.may_pass(turn):
                 shared.wait()
                 continue
-            shared.turns.take()
-            turn.queued = True
+            turn.queued = shared.turns.take()
             turn.txn = shared.env.begin(write=True)
             # A store made anew at this path has nothing to do with the one that `shared` belongs to.
             if directory.identify(shared.path) == shared.identity and directory.current(root) == instead_of:

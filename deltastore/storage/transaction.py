@@ -102,8 +102,7 @@ class LmdbReadTransaction:
             try:
                 if not shared.blocked or shared.may_pass(self):
                     if self._writes:
-                        shared.turns.take()
-                        has_turn = True
+                        has_turn = shared.turns.take()
                     txn = shared.env.begin(write=self._writes)
                     moved = txn.get(MOVED_KEY)
                     if moved is None:

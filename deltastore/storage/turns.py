@@ -28,29 +28,36 @@ class Turns:
 
     def __init__(self, environment: Path) -> None:
         self._own = threading.Lock()  # a file's lock is the whole process's
+        self._holder = 0
         self._descriptor: int | None = None
         if fcntl is not None:
             with contextlib.suppress(OSError):  # no permission, say
                 self._descriptor = os.open(environment / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
 
-    def take(self) -> None:
-        """Wait for a turn."""
+    def take(self) -> bool:
+        """Wait for a turn; False at once where this OS thread has it, so that the engine refuses a write in a write."""
+        if self._holder == threading.get_ident():
+            return False
         self._own.acquire()
+        self._holder = threading.get_ident()
         if self._descriptor is None:
-            return
+            return True
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         except OSError:
             pass  # the system sees a circle where threads wait for two stores, or has no locks here
         except BaseException:  # a signal's handler
+            self._holder = 0
             self._own.release()
             raise
+        return True
 
     def leave(self) -> None:
         """Give the turn to whoever waits longest, once the engine's lock is free."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._holder = 0
         self._own.release()
 
     def close(self) -> None:

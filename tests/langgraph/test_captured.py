@@ -1,9 +1,7 @@
 """Values are fixed when `aput` is called, whatever happens before it is done."""
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,15 +30,11 @@ def test_a_value_with_the_parents_version_is_the_parents(store: Store, meanwhile
     child = saver.put(config("t"), made("1", value, 1, 1), {}, {})
 
     async def run() -> None:
-        gate = threading.Event()
-        executor = ThreadPoolExecutor(1)
-        asyncio.get_running_loop().set_default_executor(executor)
-        executor.submit(gate.wait)
-        task = asyncio.create_task(saver.aput(child, made("2", value, 1, 2), {}, {}))
-        await asyncio.sleep(0)  # runs it up to its first await
-        meanwhile(saver)
-        value.append("changed after aput was called")
-        gate.set()
+        with store.log._commits.turn:  # nobody else prepares meanwhile
+            task = asyncio.create_task(saver.aput(child, made("2", value, 1, 2), {}, {}))
+            await asyncio.sleep(0)  # runs it up to its first await
+            meanwhile(saver)
+            value.append("changed after aput was called")
         await task
 
     asyncio.run(run())

@@ -523,7 +523,8 @@ def test_a_call_that_is_cancelled_under_way_is_stored_whole(kind: str, tmp_path:
 
     asyncio.run(work())
     store.close()  # ends when what is under way has
-    saver = DeltaSaver(deltastore.open(tmp_path / "store.ds"))
+    store = deltastore.open(tmp_path / "store.ds")
+    saver = DeltaSaver(store)
     if kind == "checkpoint":
         assert values_of(saver) == {"a": [1, 2], "b": {"k": 1}}
     else:
@@ -533,6 +534,7 @@ def test_a_call_that_is_cancelled_under_way_is_stored_whole(kind: str, tmp_path:
     put_one(saver, id_="3", parent="1", a=[3])
     assert values_of(saver) == {"a": [3]}
     assert check(saver.store).ok
+    store.close()
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
