@@ -282,6 +282,15 @@ def test_a_forked_child_has_a_queue_of_its_own(tmp_path: Path) -> None:
         assert check(store).ok
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, which processes that run tests for others ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_writer_takes_nobody_with_it(counted: tuple[Store, Counted]) -> None:
     store, storage = counted
     main = threading.get_ident()
