@@ -1,6 +1,7 @@
 """Profiles, seeds, and stores that are checked when a test ends."""
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # processes that run tests for others ignore it, and so would their children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     profile = config.getoption("--profile")
     for name, steps in MACHINE_STEPS.items():
         settings.register_profile(
