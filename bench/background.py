@@ -10,11 +10,8 @@ first round of either isn't counted. Times are of the calls of `put` alone.
 """
 
 import argparse
-import json
 import random
-import shlex
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +19,7 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import write_result
 from bench.text import prose
 from deltastore import Retention
 from deltastore.langgraph import DeltaSaver
@@ -117,16 +114,8 @@ def main() -> None:
                     f"p90 {each['p90']:6.2f}, p99 {each['p99']:6.2f}; {each['left']} checkpoints left"
                 )
     if options.json:
-        result = {
-            "command": " ".join(["python -m bench.background", shlex.join(sys.argv[1:])]).strip(),
-            "machine": describe_machine(),
-            "versions": distribution_versions(()),
-            "seed": options.seed,
-            "puts_each": options.puts,
-            "rounds": options.rounds,
-            "ms": found,
-        }
-        (RESULTS / f"{options.json}.json").write_text(json.dumps(result, indent=2) + "\n")
+        facts = {"seed": options.seed, "puts_each": options.puts, "rounds": options.rounds, "ms": found}
+        write_result(options.json, "bench.background", facts)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ round begins with a new store. Only figures of one run are comparable.
 """
 
 import argparse
-import json
 import random
-import shlex
 import statistics
 import sys
 import tempfile
@@ -23,9 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import write_result
 from bench.savers import SAVERS
-from bench.size import RESULTS
 from bench.text import prose
 
 THREADS = (1, 64)
@@ -166,13 +163,7 @@ def main() -> int:
                 print(f"  {name:<11}{threads:>3} threads {rates['median']:>8,.0f} puts/s {spread}")
         print(f"  64 threads to one: {result['ratio_to_one_thread']}, to SqliteSaver: {result.get('ratio_to_sqlite')}")
     if options.json:
-        report = {
-            "command": f"python -m bench.commits {shlex.join(sys.argv[1:])}",
-            "machine": describe_machine(),
-            "versions": distribution_versions(()),
-            "commits": found,
-        }
-        (RESULTS / f"{options.json}.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_result(options.json, "bench.commits", {"commits": found})
     return 0
 
 

@@ -9,8 +9,6 @@ every checkpoint is hashed before and after. The *floor* is what
 """
 
 import argparse
-import json
-import shlex
 import shutil
 import sys
 import tempfile
@@ -23,10 +21,10 @@ import zstandard
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import deltastore
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import write_result
 from bench.recording import SEED, Record, record
 from bench.savers import SAVERS, allocated_bytes
-from bench.size import RESULTS, hash_answers, replay
+from bench.size import hash_answers, replay
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver
 
@@ -148,14 +146,7 @@ def main() -> int:
         if "content_bytes" in result:
             print(f"  with a dictionary of content {result['content_bytes'] / 1e6:.2f} MB")
     if options.json:
-        report = {
-            "command": f"python -m bench.compaction {shlex.join(sys.argv[1:])}",
-            "seed": SEED,
-            "machine": describe_machine(),
-            "versions": distribution_versions(()),
-            "workloads": found,
-        }
-        (RESULTS / f"{options.json}.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_result(options.json, "bench.compaction", {"seed": SEED, "workloads": found})
     return 0
 
 

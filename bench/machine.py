@@ -1,12 +1,30 @@
-"""What a result must say about where it was measured."""
+"""What a result must say about where it was measured, and the file that it is kept in."""
 
 import importlib.metadata
+import json
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ENGINE_DISTRIBUTIONS = ("langgraph", "langgraph-checkpoint", "langchain-core", "lmdb", "ormsgpack", "zstandard")
+
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def write_result(name: str, module: str, found: dict[str, Any]) -> None:
+    """Write bench/results/NAME.json: the command of this process, machine, versions, and what it found."""
+    result = {
+        "command": " ".join([f"python -m {module}", shlex.join(sys.argv[1:])]).strip(),
+        "machine": describe_machine(),
+        "versions": distribution_versions(()),
+        **found,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 def describe_machine() -> dict[str, str]:

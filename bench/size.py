@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.digests import differing_parts, fields_digest, state_values, tuple_digests, tuple_key
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import RESULTS, describe_machine, distribution_versions
 from bench.recording import SEED, Record, load_record, record
 from bench.savers import REFERENCE, SAVERS, allocated_bytes
 from bench.workloads import WORKLOADS, delta_channels
 
 PRODUCT = "deltastore"
-RESULTS = Path(__file__).with_name("results")
 PERCENTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
 WINDOW = 0.1
 """The share of a series that counts as its start, and as its end."""

@@ -11,10 +11,8 @@ Ends with 1 when anything was wrong.
 """
 
 import argparse
-import json
 import multiprocessing
 import random
-import shlex
 import statistics
 import sys
 import tempfile
@@ -28,7 +26,7 @@ from typing import Any
 
 import deltastore
 from bench import soak_roles
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import write_result
 from bench.soak_roles import GRAPH, KEEP_LAST, NATIVE, Part, WrongError, front_of
 from deltastore import NotFoundError, Store, check
 
@@ -295,9 +293,7 @@ def main() -> None:
     found = soak.summary()
     show(found)
     if options.json:
-        command = " ".join(["python -m bench.soak", shlex.join(sys.argv[1:])]).strip()
-        result = {"command": command, "machine": describe_machine(), "versions": distribution_versions(()), **found}
-        (RESULTS / f"{options.json}.json").write_text(json.dumps(result, indent=2) + "\n")
+        write_result(options.json, "bench.soak", found)
     sys.exit(bool(found["mismatches"] or found["failures"]))
 
 

@@ -7,8 +7,6 @@ Each thread has three checkpoints with messages. Times are the best of five, in 
 """
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 import deltastore
-from bench.machine import describe_machine, distribution_versions
+from bench.machine import write_result
 from deltastore.langgraph import DeltaSaver
 
 RESULTS = Path(__file__).with_name("results")
@@ -80,18 +78,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         times = run(options.others, Path(directory) / "store.ds")
-    result = {
-        "command": " ".join(["python -m bench.threads", *sys.argv[1:]]),
-        "machine": describe_machine(),
-        "versions": distribution_versions(()),
-        "threads": options.others + 4,
-        "checkpoints_each": CHECKPOINTS,
-        "ms": times,
-    }
+    result = {"threads": options.others + 4, "checkpoints_each": CHECKPOINTS, "ms": times}
     for what, took in times.items():
         print(f"{what:28} {took:8.1f} ms")
     if options.json:
-        (RESULTS / f"{options.json}.json").write_text(json.dumps(result, indent=2) + "\n")
+        write_result(options.json, "bench.threads", result)
 
 
 if __name__ == "__main__":

@@ -154,10 +154,11 @@ def write_current(root: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Wait for the lock of whoever moves a store or makes it anew; without effect where there are no POSIX locks.
+def locked(root: Path, *, wait: bool) -> Iterator[bool]:
+    """Have the lock of whoever moves a store or makes it anew; False where somebody has it and one doesn't `wait`.
 
-    Elsewhere nobody can remove a file that another process has open, which is what it is for.
+    Without effect where there are no POSIX locks: there nobody can remove a file that another process has open, which
+    is what it is for.
     """
     try:
         descriptor = os.open(root / MOVING_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -165,17 +166,21 @@ def locked(root: Path) -> Iterator[None]:
         raise translate_os(error, os.fspath(root)) from error
     try:
         if os.name != "posix":
-            yield
+            yield True
             return
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
-            yield
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if wait:
+                raise translate_os(error, os.fspath(root)) from error
+            yield False
+            return
+        try:
+            yield True
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
-    except OSError as error:
-        raise translate_os(error, os.fspath(root)) from error
     finally:
         os.close(descriptor)
 

@@ -206,7 +206,7 @@ def _acquire_first(root: Path, sync: SyncMode, max_bytes: int | None) -> SharedE
     try:
         return environment.acquire(path, sync, max_bytes)
     except CorruptionError:
-        with directory.locked(root):
+        with directory.locked(root, wait=True):
             with contextlib.suppress(CorruptionError):
                 return environment.acquire(path, sync, max_bytes)  # somebody else made it anew meanwhile
             # It was named only after it was flushed, so a file without rows that nothing names was never used.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from deltastore.errors import ConflictError, StorageError
 from deltastore.storage import directory, environment
-from deltastore.storage.engine import EngineError, translate, translate_os
+from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.filling import UNFINISHED, Filled, fill, write
 from deltastore.storage.lmdb import LmdbStorage
@@ -114,31 +114,12 @@ def _remove_others(root: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    try:
-        descriptor = os.open(root / directory.MOVING_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise translate_os(error, os.fspath(root)) from error
-    try:
-        with _lock(descriptor, root):
-            yield
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _lock(descriptor: int, root: Path) -> Iterator[None]:
     if os.name != "posix":
         raise StorageError(f"{root}: moving a store needs POSIX locks; make a backup, which is as small, and use that")
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ConflictError(f"{root} is being moved by another process or thread; wait for it to end") from error
-    try:
+    with directory.locked(root, wait=False) as is_ours:
+        if not is_ours:
+            raise ConflictError(f"{root} is being moved by another process or thread; wait for it to end")
         yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor too
 
 
 def _amend(txn: "Transaction", lower: bytes, upper: bytes, rows: Iterable[Row]) -> int:

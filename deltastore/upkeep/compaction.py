@@ -15,6 +15,8 @@ from deltastore.upkeep import repacking, training
 from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome, drop_quarantined
 from deltastore.upkeep.progress import Progress
 
+_NO_DICTIONARY = "no dictionary, as asked for"
+
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
@@ -104,13 +106,9 @@ def _settle(store: Store, wanted: str | None, *, erase: bool, whole: bool) -> st
             "Compact all threads, or go over to dictionary='shape' first"
         )
     wanted = wanted or kind or dictionaries.SHAPE
-    if wanted == dictionaries.NONE:
-        made = training.Training(wanted, b"", "no dictionary, as asked for")
-    elif wanted == kind and not forgets:
-        return f"the dictionary in use stays ({kind})"
-    else:
-        made = training.plan(store, wanted)
-    if wanted == kind == dictionaries.NONE:
-        return made.reason
+    if wanted == kind and not forgets:
+        return _NO_DICTIONARY if kind == dictionaries.NONE else f"the dictionary in use stays ({kind})"
+    none = training.Training(dictionaries.NONE, b"", _NO_DICTIONARY)
+    made = none if wanted == dictionaries.NONE else training.plan(store, wanted)
     training.apply(store, made)
     return made.reason

@@ -64,9 +64,8 @@ def plan(store: Store, kind: str) -> Training:
         seen = [_learnt(tx, row) for row in threads[::step]]
     common: set[str] = set()
     if kind == dictionaries.SHAPE:
-        counted = Counter(
-            text for parts in seen for text in set().union(*(short_texts(part) for part, _ in _flat(parts)))
-        )
+        texts_of = [{text for parts, _ in thread for part in parts for text in short_texts(part)} for thread in seen]
+        counted = Counter(text for texts in texts_of for text in texts)
         least = max(MIN_THREADS, COMMON_SHARE * len(seen))
         common = {text for text, count in counted.items() if count >= least}
     samples = [
@@ -75,12 +74,6 @@ def plan(store: Store, kind: str) -> Training:
         for parts, plain in thread
     ]
     return _decide(kind, samples)
-
-
-def _flat(thread: list[tuple[list[bytes], bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    for parts, plain in thread:
-        for part in parts:
-            yield part, plain
 
 
 def _learnt(tx: ReadTransaction, row: ThreadRow) -> list[tuple[list[bytes], bytes]]:
