@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import deltastore
-from deltastore import ConflictError, StorageError, Store, check
+from deltastore import ConflictError, Reducer, StorageError, Store, check
 from deltastore.langgraph import DeltaSaver
 from deltastore.log import committing
 from deltastore.storage import RetryTransaction, Storage, StorageInfo
 from deltastore.storage.memory import MemoryStorage
 from tests.langgraph.comparing import checkpoint, config
 
+SUM = {"sum": "sum"}
 WAIT = 60
 """Longer than any of this takes; a test that waits so long fails."""
 
@@ -319,3 +320,37 @@ def test_an_interrupted_writer_takes_nobody_with_it(counted: tuple[Store, Counte
     store.thread("2").append({"n": [1]})  # the queue goes on
     assert store.thread("1").state() == {"n": [0, 1]}
     assert check(store).ok
+
+
+def test_a_reducer_may_wait_for_another_threads_put() -> None:
+    """It runs while a put is prepared; whoever commits meanwhile must not wait for it in turn."""
+    notes = Store(MemoryStorage())
+    stores: list[Store] = []
+
+    def fold(value: int, write: int) -> int:
+        done = threading.Thread(target=lambda: stores[0].thread(f"beside {write}").append({"n": [write]}))
+        done.start()
+        done.join(WAIT)
+        assert not done.is_alive()
+        notes.thread("folds").append({"n": [write]})
+        return value + write
+
+    stores.append(Store(MemoryStorage(), snapshot_frequency=1, reducers=[Reducer("sum", 1, fold, int)], channels=SUM))
+    failed: list[Exception] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(3):
+                stores[0].thread(f"own {number}").append({"sum": 10 * number + step})
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * WAIT)
+        assert not thread.is_alive()
+    assert failed == []
+    for number in range(4):
+        assert stores[0].thread(f"own {number}").state() == {"sum": 30 * number + 3}

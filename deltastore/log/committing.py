@@ -9,6 +9,7 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from deltastore.errors import ConflictError
@@ -55,12 +56,13 @@ class _Job:
 class CommitQueue:
     """Where the writers of one storage handle queue up. Thread-safe; a forked child needs one of its own."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, runs_user_code: bool = False) -> None:
+        """Queue for a storage. `runs_user_code`: preparing may run reducers of the user's, which may wait for a put."""
         self._storage = storage
         self._lock = threading.Lock()
         self._waiting: deque[_Job] = deque()
         self._led = False
-        self.turn = threading.RLock()
+        self.turn: AbstractContextManager[object] = nullcontext() if runs_user_code else threading.RLock()
         """Held by whoever prepares or applies: the interpreter runs one thread at a time, and the storage's binding
         gives it up at every call, where threads beside each other would hand it over."""
         self.commits = 0

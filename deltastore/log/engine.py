@@ -122,7 +122,7 @@ class Log:
 
     def _begin_writing(self) -> None:
         self._puts, self._writes, self._gets = Meter(), Meter(), Meter()
-        self._commits = CommitQueue(self.storage)
+        self._commits = CommitQueue(self.storage, runs_user_code=bool(self.registry.registered))
         self._pool = Pool(self.storage, self._commits)
 
     def now_ms(self) -> int:
