@@ -78,7 +78,15 @@ class CommitQueue:
         turn = threading.Lock()
         turn.acquire()
         job = _Job(work, lambda _: turn.release())
-        if self._enqueue(job) or self._must_lead(job, turn):
+        try:
+            leads = self._enqueue(job)
+            if not leads:
+                turn.acquire()
+                leads = job.state == _LEADS
+        except BaseException:  # interrupted
+            self._leave(job)
+            raise
+        if leads:
             self._lead()  # who leads is the first of those that wait
         outcome: T = job.result()
         return outcome
@@ -109,21 +117,18 @@ class CommitQueue:
         with self._lock:
             self._waiting.append(job)
             leads, self._led = not self._led, True
+            if leads:
+                job.state = _LEADS
         return leads
 
-    def _must_lead(self, job: _Job, turn: threading.Lock) -> bool:
-        """Wait until a job is done, or is to lead; tell which."""
-        try:
-            turn.acquire()
-        except BaseException:  # interrupted: the lead must not be lost with this thread
-            with self._lock:
-                leads = job.state == _LEADS
-                if job in self._waiting:  # else it is being committed
-                    self._waiting.remove(job)
-            if leads:
-                self._hand_over()
-            raise
-        return job.state == _LEADS
+    def _leave(self, job: _Job) -> None:
+        """Forget a job whose thread goes, unless it is being committed; the lead must not be lost with it."""
+        with self._lock:
+            leads = job.state == _LEADS
+            if job in self._waiting:
+                self._waiting.remove(job)
+        if leads:
+            self._hand_over()
 
     def _lead(self) -> None:
         with self._lock:
