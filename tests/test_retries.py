@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import deltastore
-from deltastore import Retention, Store, apply_retention, check, compact
+from deltastore import CheckpointNotFoundError, Retention, Store, ThreadNotFoundError, apply_retention, check, compact
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage import RetryTransaction, WriteTransaction
 from deltastore.storage.memory import MemoryStorage
@@ -103,3 +103,54 @@ def test_an_operation_whose_transactions_are_run_twice_is_done_once(name: str) -
                 assert told(store) == told(Store(storage.inner))
         shown.append((counts, known))
     assert shown[0] == shown[1]
+
+
+def told_or_refused(store: Store) -> object:
+    """Return all that a store holds, or why not: the child of a deleted parent has no history."""
+    try:
+        return told(store)
+    except (CheckpointNotFoundError, ThreadNotFoundError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, "delete the latest", "made anew", "strays for good"])
+def test_a_handle_goes_on_where_another_one_changed_what_it_remembers(name: str) -> None:
+    storage = MemoryStorage()
+    store, other = Store(storage, snapshot_frequency=4), Store(storage)
+    saver = DeltaSaver(store)
+    fill(store)
+    store.thread("n").append({"messages": ["last"]})
+    saver.put_writes(config("g", "never"), [("a", "stray")], "task")
+    latest = saver.get_tuple(config("g"))
+    assert latest is not None
+    match name:
+        case "delete the latest":
+            other.thread("n").delete(next(other.thread("n").history()))
+            DeltaSaver(other).delete_for_runs([latest.metadata["run_id"]])
+        case "made anew":
+            other.delete("n")
+            other.thread("n").append({"messages": ["anew"]})
+            other.delete("g")
+            runs(agent(DeltaSaver(other), steps=2), "g", [5])
+        case "strays for good":
+            OPERATIONS["strays"](other, DeltaSaver(other))
+            compact(other, erase=True)
+        case _:
+            OPERATIONS[name](other, DeltaSaver(other))
+    fresh = Store(storage)
+    before = fresh.thread("n").state()["messages"] if "n" in {found.name for found in fresh.threads()} else []
+    store.thread("n").append({"messages": ["after"]})
+    assert fresh.thread("n").state()["messages"] == [*before, "after"]
+    saver.put_writes(config("g", "never"), [("a", "stray")], "another task")
+    # under a parent that it remembers, and that may be gone
+    id_ = "f" * 32 + "1"
+    child = checkpoint(id_, {"a": "2", "b": "1"}, {"a": [name], "b": 2})
+    saver.put_writes(latest.config, [("a", name)], "late task")
+    saver.put(latest.config, child, {"step": 99}, {"a": "2", "b": "1"})
+    found = DeltaSaver(Store(storage)).get_tuple(config("g", id_))
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"a": [name], "b": 2}
+    for reader in (store, Store(storage)):
+        report = check(reader)
+        assert report.ok, report.problems
+    assert told_or_refused(store) == told_or_refused(Store(storage))

@@ -27,9 +27,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Write(Generic[P, T, R]):
-    """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end."""
+    """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end.
+
+    `recall` prepares by what is in memory, or returns None where that isn't enough.
+    """
 
     thread: str
+    recall: Callable[[], P | None]
     prepare: Callable[[ReadTransaction], P]
     apply: Callable[[WriteTransaction, P], T | str]
     end: Callable[[P, T], R]
@@ -38,14 +42,23 @@ class Write(Generic[P, T, R]):
 def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     """Carry a write out, and return what its end returns. Raises what its parts do, ContentionError."""
     reason = ""
-    for _ in range(MAX_ATTEMPTS):
-        with commits.turn, storage.read() as tx:
-            prepared = write.prepare(tx)
+    for attempt in range(MAX_ATTEMPTS):
+        prepared = _prepared(write, attempt == 0, storage, commits)
         outcome = commits.run(partial(_apply, write.apply, prepared))
         if not isinstance(outcome, str):
             return write.end(prepared, outcome)
         reason = outcome
     raise _contention(write.thread, reason)
+
+
+def _prepared(write: Write[P, T, R], first: bool, storage: Storage, commits: CommitQueue) -> P:
+    """Prepare a write: at the first attempt by what is in memory, if that is enough."""
+    with commits.turn:
+        recalled = write.recall() if first else None
+        if recalled is not None:
+            return recalled
+        with storage.read() as tx:
+            return write.prepare(tx)
 
 
 def _apply(apply: Callable[[WriteTransaction, P], T | str], prepared: P, tx: WriteTransaction) -> T | str:
@@ -96,8 +109,7 @@ class Pool:
     def _attempt(self, begin: Callable[[], Write[P, T, R]], future: "Future[R]", attempt: int) -> None:
         try:
             write = begin()
-            with self._commits.turn, self._storage.read() as tx:
-                prepared = write.prepare(tx)
+            prepared = _prepared(write, attempt == 1, self._storage, self._commits)
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
             future.set_exception(error)
             return

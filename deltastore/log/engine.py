@@ -4,6 +4,7 @@ Imports the other modules of log. The invariant: reads use one short read transa
 put is prepared outside write transactions and applied in one. Thread-safe.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from deltastore.codec import records as rec
-from deltastore.errors import BrokenChainError, CheckpointNotFoundError, FrontMismatchError
+from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
 from deltastore.log import (
     attempts,
     choosing,
     copying,
     deleting,
+    dictionaries,
     erasing,
     finding,
     keys,
@@ -43,6 +45,7 @@ from deltastore.log.metering import Activity, Meter
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
 from deltastore.log.retention import Retention
+from deltastore.log.standing import Standing
 from deltastore.log.state import Channel
 from deltastore.reducers import Reducer
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
@@ -176,6 +179,7 @@ class Log:
 
         return Write(
             put.thread,
+            lambda: putting.prepare_remembered(put, self._context),
             lambda tx: putting.prepare(tx, put, self._context),
             lambda tx, made: putting.apply(tx, made, self.now_ms()),
             end,
@@ -192,23 +196,28 @@ class Log:
 
         return Write(
             put.thread,
+            lambda: pending.prepare_remembered(put, channels, heads),
             lambda tx: pending.prepare(tx, put, channels, heads),
             lambda tx, made: pending.apply(tx, made, self.now_ms()),
             end,
         )
 
     def cached_head(self, thread: str, namespace: str, id_: str | None) -> Head | None:
-        """Return the head of a checkpoint if the cache happens to hold it; no values are read. Don't change it."""
-        if id_ is None:
-            return None
+        """Return the head of a checkpoint if the cache happens to hold it; nothing is read. Don't change it."""
         heads = self.heads
-        with self._commits.turn, self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
-        if located is None:
+        standing = None if id_ is None else heads.standing(thread, namespace)
+        if standing is None or standing.thread is None or standing.namespace is None:
             return None
-        number, header, found = located
-        head = heads.head(number, found.number, header.collected)
+        head = heads.head(standing.thread, standing.namespace.number, standing.collected)
         return head if head is not None and head.id == id_ else None
+
+    def _remember(
+        self, tx: ReadTransaction, thread: str, namespace: str, located: tuple[int, rows.Header, rows.Namespace]
+    ) -> None:
+        """Let the next write here be prepared by what was just read."""
+        with contextlib.suppress(CorruptionError):  # it is whoever needs a dictionary that must hear of its damage
+            dictionary = dictionaries.in_use(tx)
+            self.heads.keep_standing(thread, namespace, Standing(*located, dictionary, remembered=True))
 
     def _locate(
         self, tx: ReadTransaction, thread: str, namespace: str
@@ -250,6 +259,7 @@ class Log:
                     raise _missing_latest(thread, wanted)
                 return None
             reading = self._load(view, header, found, ulid, channels, with_writes)
+            self._remember(tx, thread, namespace, located)
         self._gets.record(time.perf_counter() - started, depth=reading.record.depth + 1)
         return reading
 

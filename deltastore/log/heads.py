@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltastore.codec.records import Value
+from deltastore.log.standing import Standing
 from deltastore.log.state import State
 
 DEFAULT_CACHE_BYTES = 64 * 1024 * 1024
 BLOB_OVERHEAD_BYTES = 64
 """What a bytes object and its place in a list weigh beside the data."""
 ENTRY_OVERHEAD_BYTES = 2048
+STANDING_BYTES = 1024
+"""What a thread's own rows weigh in memory, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,16 @@ class Pending:
         return sum(map(len, self.numbers)) + BLOB_OVERHEAD_BYTES * len(self.numbers) + ENTRY_OVERHEAD_BYTES
 
 
+Kept = Head | Pending | Standing
+
+
 class HeadCache:
     """The most recently used heads and pending writes, up to a number of bytes. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[Any, ...], tuple[Head | Pending, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Any, ...], tuple[Kept, int]] = OrderedDict()
         self._bytes = 0
         self.hits = 0
         self.misses = 0
@@ -134,6 +140,18 @@ class HeadCache:
             pending = Pending(pending.collected, numbers, bases)
         self._put((thread, namespace, id_), pending)
 
+    def standing(self, thread: str, namespace: str) -> Standing | None:
+        """Return what a thread's own rows were when this process wrote last there, by the names of both."""
+        found = self._get((thread, namespace))
+        return found if isinstance(found, Standing) else None
+
+    def keep_standing(self, thread: str, namespace: str, standing: Standing) -> None:
+        """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one."""
+        earlier = self._get((thread, namespace))
+        if isinstance(earlier, Standing) and earlier.is_later_than(standing):
+            return
+        self._put((thread, namespace), standing)
+
     def drop_pending(self, thread: int, namespace: int, id_: str) -> None:
         """Forget pending writes that a checkpoint has consumed."""
         with self._lock:
@@ -144,7 +162,7 @@ class HeadCache:
         """About what the cache holds."""
         return self._bytes
 
-    def _get(self, key: tuple[Any, ...]) -> Head | Pending | None:
+    def _get(self, key: tuple[Any, ...]) -> Kept | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -152,8 +170,8 @@ class HeadCache:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def _put(self, key: tuple[Any, ...], value: Head | Pending) -> None:
-        weight = value.weight()
+    def _put(self, key: tuple[Any, ...], value: Kept) -> None:
+        weight = STANDING_BYTES if isinstance(value, Standing) else value.weight()
         with self._lock:
             self._remove(key)
             if weight > self.limit_bytes:

@@ -12,13 +12,14 @@ from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
-from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError
-from deltastore.log import dictionaries, finding, keys, names, rows
+from deltastore.log import finding, keys, names, rows
+from deltastore.log import standing as standings
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import basis, check_front, chunk_bytes, take_numbers
+from deltastore.log.putting import check_front, chunk_bytes, take_numbers
 from deltastore.log.reading import View
+from deltastore.log.standing import Standing
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 
@@ -42,10 +43,7 @@ class PreparedWrites:
     """Writes made ready, in the numbering that prepare saw."""
 
     put: PutWrites
-    thread: int | None
-    collected: int
-    bases: tuple[int, int]
-    dictionary: Dictionary | None
+    standing: Standing
     writes: tuple[tuple[int, int, rec.Value], ...]
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     numbers: dict[bytes, int]
@@ -59,13 +57,21 @@ class PreparedWrites:
 
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
     """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
-    thread, header = finding.find_thread(tx, put.thread) or (None, None)
-    namespace = None if thread is None else rows.load_namespace(tx, thread, keys.encode_name(put.namespace))
-    check_front(namespace, put)
+    standing = standings.read(tx, put.thread, put.namespace)
     if put.must_exist:
-        _require(tx, thread, namespace, put)
-    collected = header.collected if header else 0
-    bases = (header.next_chunk[0], header.next_chunk[1]) if header else (1, 1)
+        _require(tx, standing, put)
+    return _prepare(standing, put, channels, heads)
+
+
+def prepare_remembered(put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites | None:
+    """Make writes ready by what is in memory, or return None where that isn't enough. Raises FrontMismatchError."""
+    standing = None if put.must_exist else heads.standing(put.thread, put.namespace)
+    return None if standing is None else _prepare(standing, put, channels, heads)
+
+
+def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
+    thread, namespace, collected, bases = standing.thread, standing.namespace, standing.collected, standing.next_chunk
+    check_front(namespace, put)
     numbers: dict[bytes, int] = {}
     chunk_bases: dict[int, tuple[int, ...]] = {}
     head = None
@@ -86,11 +92,8 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
     row = new.row(chunk_bases)
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
-    dictionary = dictionaries.in_use(tx)
-    made = (row, chunkrow.encode_body(row, dictionary=dictionary)) if row else None
-    return PreparedWrites(
-        put, thread, collected, bases, dictionary, tuple(values), (made, None), numbers | new.index, chunk_bases
-    )
+    made = (row, chunkrow.encode_body(row, dictionary=standing.dictionary)) if row else None
+    return PreparedWrites(put, standing, tuple(values), (made, None), numbers | new.index, chunk_bases)
 
 
 def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
@@ -104,8 +107,8 @@ def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
     return Old(value.kind, sp.numbers(value.spans), head.blobs[channel], head.keys.get(channel))
 
 
-def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace | None, put: PutWrites) -> None:
-    view = View(tx, thread or 0, put.thread)
+def _require(tx: ReadTransaction, standing: Standing, put: PutWrites) -> None:
+    view, namespace = View(tx, standing.thread or 0, put.thread), standing.namespace
     if namespace is None or finding.find(view, namespace, put.id) is None:
         raise CheckpointNotFoundError(
             f"thread {put.thread!r} has no checkpoint {put.id!r} to keep writes for; see its history"
@@ -114,10 +117,9 @@ def _require(tx: ReadTransaction, thread: int | None, namespace: rows.Namespace 
 
 @dataclass(frozen=True, slots=True)
 class AppliedWrites:
-    """Where prepared writes were stored, and by how much their new chunks moved."""
+    """The rows that prepared writes leave, and by how much their new chunks moved."""
 
-    thread: int
-    namespace: int
+    standing: Standing
     shift: int
 
 
@@ -126,16 +128,16 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     put = prepared.put
     if not put.writes:
         return None
-    header = basis(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
-    if isinstance(header, str):
-        return header
-    thread, name = prepared.thread, keys.encode_name(put.namespace)
-    namespace = None if thread is None else rows.load_namespace(tx, thread, name)
+    thread = prepared.standing.thread
+    found = standings.find(tx, prepared.standing, put.thread, put.namespace, now_ms)
+    if isinstance(found, str):
+        return found
+    header, namespace = found
     check_front(namespace, put)
     if thread is None:
         thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
     if namespace is None:
-        namespace = rows.new_namespace(header, name, put.front)
+        namespace = rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
         rows.store_namespace(tx, thread, namespace)
     view = View(tx, thread, put.thread)
     key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))
@@ -148,24 +150,29 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     taken = [(idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known]
     if not taken:
         return None
-    shift = take_numbers(tx, thread, header, prepared.bases, prepared.chunks)[0]
+    bases = prepared.standing.next_chunk
+    shift = take_numbers(tx, thread, header, bases, prepared.chunks)[0]
     for idx, channel, value in taken:
-        moved = rec.Value(value.kind, sp.join((sp.shift(value.spans, prepared.bases[0], shift),)))
+        moved = rec.Value(value.kind, sp.join((sp.shift(value.spans, bases[0], shift),)))
         loose.setdefault(put.task, {})[idx] = rows.StoredWrite(idx, channel, moved, put.path, put.time_ms)
     rows.put(tx, key, rows.encode_tasks(loose))
     header.updated_ms = max(header.updated_ms, now_ms)
     rows.store_header(tx, thread, header)
-    return AppliedWrites(thread, namespace.number, shift)
+    standing = Standing(thread, header, namespace, prepared.standing.dictionary, remembered=True)
+    return AppliedWrites(standing, shift)
 
 
 def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites) -> None:
     """Keep what was put for the checkpoint's child to find. Only once it is committed: it names chunks."""
-    base = prepared.bases[0]
+    base, standing = prepared.standing.next_chunk[0], applied.standing
+    if standing.thread is None or standing.namespace is None:
+        return
 
     def moved(number: int) -> int:
         return number + applied.shift if number >= base else number
 
     numbers = {blob: moved(number) for blob, number in prepared.numbers.items()}
     bases = {moved(number): behind for number, behind in prepared.chunk_bases.items()}
-    pending = Pending(prepared.collected, numbers, bases)
-    heads.keep_pending(applied.thread, applied.namespace, prepared.put.id, pending)
+    pending = Pending(standing.collected, numbers, bases)
+    heads.keep_pending(standing.thread, standing.namespace.number, prepared.put.id, pending)
+    heads.keep_standing(prepared.put.thread, prepared.put.namespace, standing)

@@ -14,9 +14,9 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
-from deltastore.codec.dictionary import Dictionary
 from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
-from deltastore.log import dictionaries, fencing, finding, keys, names, packing, policy, rows
+from deltastore.log import fencing, finding, keys, names, packing, policy, rows
+from deltastore.log import standing as standings
 from deltastore.log import state as st
 from deltastore.log.drafting import Draft, load_head
 from deltastore.log.heads import Head, HeadCache
@@ -25,6 +25,7 @@ from deltastore.log.reading import View
 from deltastore.log.registry import Registry
 from deltastore.log.removing import hide_or_remove
 from deltastore.log.seeds import Seeds
+from deltastore.log.standing import Standing
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 
@@ -59,7 +60,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A checkpoint as it was put: where, the head that it leaves, and whether as an anchor and why."""
+    """A checkpoint as it was put: where, the head and the rows that it leaves, and whether as an anchor and why."""
 
     thread: int
     namespace: int
@@ -68,6 +69,7 @@ class Stored:
     parent_id: str | None
     head: Head
     decision: policy.Decision
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,11 @@ class Prepared:
     """A put made ready, in the numbering that prepare saw, and what it stands on."""
 
     put: Put
-    thread: int | None
-    collected: int
+    standing: Standing
     parent: Parent
     decision: policy.Decision
     record: rec.Record
     body: bytes
-    dictionary: Dictionary | None
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     head: Head
     packs: packing.Plan
@@ -112,12 +112,25 @@ class Prepared:
 
 def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     """Make a put ready. Raises CheckpointNotFoundError, FrontMismatchError, ReducerMismatchError, EncodeError."""
-    thread, header = finding.find_thread(tx, put.thread) or (None, None)
-    view = View(tx, thread or 0, put.thread)
-    namespace = rows.load_namespace(tx, thread, keys.encode_name(put.namespace)) if thread is not None else None
+    return _prepare(tx, standings.read(tx, put.thread, put.namespace), put, context)
+
+
+def prepare_remembered(put: Put, context: Context) -> Prepared | None:
+    """Make a put ready by what is in memory, or return None where that isn't enough. Raises as `prepare` does."""
+    standing = context.heads.standing(put.thread, put.namespace)
+    if standing is None:
+        return None
+    try:
+        return _prepare(standings.NOTHING, standing, put, context)
+    except standings.NotInMemory:
+        return None
+
+
+def _prepare(tx: ReadTransaction, standing: Standing, put: Put, context: Context) -> Prepared:
+    header, namespace = standing.header, standing.namespace
+    view = View(tx, standing.thread or 0, put.thread)
     check_front(namespace, put)
-    collected = header.collected if header else 0
-    parent = _find_parent(view, namespace, put, collected, context.heads)
+    parent = _find_parent(view, standing, put, context.heads)
     decision = policy.decide(
         parent_named=parent.id is not None,
         parent_stored=parent.ulid is not None,
@@ -125,18 +138,18 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         parent_depth=parent.head.depth if parent.head else 0,
         snapshot_frequency=context.snapshot_frequency,
     )
-    next_chunk = (header.next_chunk[0], header.next_chunk[1]) if header else (1, 1)
+    next_chunk = standing.next_chunk
     known: Mapping[bytes, int] = {}
     pending_bases: Mapping[int, tuple[int, ...]] = {}
     if namespace is not None and parent.id is not None:
-        pending = context.heads.pending(view.thread, namespace.number, parent.id, collected, next_chunk[0])
+        pending = context.heads.pending(view.thread, namespace.number, parent.id, standing.collected, next_chunk[0])
         if pending is not None:
             known, pending_bases = pending.numbers, pending.bases
     seeds = Seeds(view, namespace, parent.id, parent.head)
     draft = Draft(view, parent.head, known, next_chunk, put.codec, context.registry, seeds)
     draft.bases |= pending_bases
     head, ops, order = draft.resolve(put.intent, decision)
-    head.collected = collected
+    head.collected = standing.collected
     record = rec.Record(
         (rec.ANCHOR if decision.anchor else 0) | _missing_flags(parent, header),
         put.id or "",
@@ -152,19 +165,17 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
         tuple(head.seeds.items()),
         next_chunk,
     )
-    dictionary = dictionaries.in_use(tx)
+    dictionary = standing.dictionary
     made = [chunks.row(draft.bases) for chunks in draft.new]
     if made[0] is not None:
         head.bases |= {number: based.bases for number, based in made[0].based.items()}
     return Prepared(
         put,
-        thread,
-        collected,
+        standing,
         parent,
         decision,
         record,
         rec.encode_record(record, dictionary),
-        dictionary,
         tuple((row, chunkrow.encode_body(row, dictionary=dictionary)) if row else None for row in made),
         head,
         packing.plan(view, header, namespace, dictionary) if header and namespace else packing.NOTHING,
@@ -204,7 +215,8 @@ def check_front(namespace: rows.Namespace | None, put: Addressed) -> None:
         )
 
 
-def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collected: int, heads: HeadCache) -> Parent:
+def _find_parent(view: View, standing: Standing, put: Put, heads: HeadCache) -> Parent:
+    namespace = standing.namespace
     if put.parent is At.ROOT:
         return Parent(None, None, None)
     if put.parent is At.LATEST:
@@ -213,6 +225,8 @@ def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collect
         id_ = namespace.latest
     else:
         id_ = str(put.parent)
+    if standing.remembered and namespace is not None:
+        return _remembered_parent(id_, view.thread, standing, namespace, heads)
     ulid = finding.find(view, namespace, id_) if namespace is not None else None
     if ulid is None or namespace is None:
         if put.must_exist:
@@ -220,7 +234,19 @@ def _find_parent(view: View, namespace: rows.Namespace | None, put: Put, collect
                 f"thread {put.thread!r} has no checkpoint {id_!r} to put after; see its history"
             )
         return Parent(id_, None, None)
-    return Parent(id_, ulid, load_head(view, namespace, ulid, collected, heads))
+    return Parent(id_, ulid, load_head(view, namespace, ulid, standing.collected, heads))
+
+
+def _remembered_parent(
+    id_: str, thread: int, standing: Standing, namespace: rows.Namespace, heads: HeadCache
+) -> Parent:
+    """Return the parent if it is the tip, whose head is in memory. Raises NotInMemory."""
+    head = None
+    if namespace.tip is not None:
+        head = heads.head(thread, namespace.number, standing.collected, namespace.tip)
+    if head is None or head.id != id_:
+        raise standings.NotInMemory
+    return Parent(id_, head.ulid, head)
 
 
 # --- apply ----------------------------------------------------------------------------------
@@ -231,14 +257,13 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
 
     Raises ConflictError, FrontMismatchError.
     """
-    put = prepared.put
-    header = basis(tx, put, prepared.thread, prepared.collected, prepared.dictionary, now_ms)
-    if isinstance(header, str):
-        return header
-    thread, name = prepared.thread, keys.encode_name(put.namespace)
-    namespace = None if thread is None else rows.load_namespace(tx, thread, name)
+    put, thread = prepared.put, prepared.standing.thread
+    found = standings.find(tx, prepared.standing, put.thread, put.namespace, now_ms)
+    if isinstance(found, str):
+        return found
+    header, namespace = found
     check_front(namespace, put)
-    namespace = namespace or rows.new_namespace(header, name, put.front)
+    namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
     view = View(tx, thread or 0, put.thread)
     fencing.check(view, namespace, put)
     stale = _stale(view, namespace, prepared)
@@ -279,37 +304,14 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     if shifts[0]:
         base = prepared.record.bases[0]
         head.bases = {number + shifts[0] if number >= base else number: bases for number, bases in head.bases.items()}
-    return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision)
-
-
-def basis(
-    tx: WriteTransaction,
-    put: Addressed,
-    thread: int | None,
-    collected: int,
-    dictionary: Dictionary | None,
-    now_ms: int,
-) -> rows.Header | str:
-    """Return the header of the thread that was prepared for, a new one's where there was none. Writes nothing.
-
-    A text says why what was prepared doesn't stand any more.
-    """
-    name = keys.encode_name(put.thread)
-    if names.find(tx, keys.THREAD, name) != thread:
-        return "the thread was created, deleted or replaced meanwhile"
-    if not dictionaries.is_in_use(tx, dictionary):
-        return "the dictionary of its rows went out of use meanwhile"
-    if thread is None:
-        return rows.Header(name, now_ms, now_ms)
-    header = rows.load_header(tx, thread)
-    if header is None or header.collected != collected:
-        return "something was collected meanwhile"
-    return header
+    standing = Standing(thread, header, namespace, prepared.standing.dictionary, remembered=True)
+    return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision, standing)
 
 
 def remember(heads: HeadCache, prepared: Prepared, stored: Stored) -> None:
     """Keep the head of a put. Only once it is committed: it names chunks."""
     heads.keep(stored.thread, stored.namespace, stored.head)
+    heads.keep_standing(prepared.put.thread, prepared.put.namespace, stored.standing)
     if prepared.parent.id is not None:
         heads.drop_pending(stored.thread, stored.namespace, prepared.parent.id)
 
@@ -318,7 +320,7 @@ def _stale(view: View, namespace: rows.Namespace, prepared: Prepared) -> str | N
     parent = prepared.parent
     if prepared.put.parent is At.LATEST and namespace.latest != parent.id:
         return "another checkpoint became the latest meanwhile"
-    if not prepared.decision.anchor and namespace.tip != parent.ulid:
+    if (prepared.standing.remembered or not prepared.decision.anchor) and namespace.tip != parent.ulid:
         return "the parent isn't the tip any more"
     if parent.id is not None and parent.ulid is None and finding.find(view, namespace, parent.id) is not None:
         return "the parent was put meanwhile"

@@ -70,7 +70,24 @@ class Header:
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        return ormsgpack.packb([getattr(self, name) for name in self.__slots__])
+        return ormsgpack.packb(
+            [
+                self.name,
+                self.created_ms,
+                self.updated_ms,
+                self.last_ulid,
+                self.next_chunk,
+                self.next_namespace,
+                self.collected,
+                self.loose_rows,
+                self.loose_bytes,
+                self.packed_up_to,
+                self.checkpoints,
+                self.deleted,
+                self.changes,
+                self.compacted,
+            ]
+        )
 
     @classmethod
     def decode(cls, key: bytes, data: bytes) -> "Header":
@@ -84,19 +101,26 @@ class Header:
                 chunks,
                 int(),
                 int(),
-                *lists,
+                loose_rows,
+                loose_bytes,
+                packed_up_to,
                 int(),
                 int(),
                 int(),
                 list() | None as compacted,
-            ] as fields if len(fields) == len(cls.__slots__) and all(_is_by_series(item) for item in (chunks, *lists)):
+            ] as fields if (
+                _is_by_series(chunks)
+                and _is_by_series(loose_rows)
+                and _is_by_series(loose_bytes)
+                and _is_by_series(packed_up_to)
+            ):
                 if compacted is None or (len(compacted) == COMPACTED and all(isinstance(n, int) for n in compacted)):
                     return cls(*fields)
         raise ChecksumError(f"row {key.hex()} is no thread header")
 
 
 def _is_by_series(item: Any) -> bool:
-    match item:  # of every transaction: without a generator it takes half the time
+    match item:
         case [int(values), int(versions)]:
             return 0 <= values < _NUMBERS and 0 <= versions < _NUMBERS
     return False
@@ -124,10 +148,23 @@ class Namespace:
     loose_since: int = 0
     packed_up_to: bytes | None = None
     id_packs: int = 0
+    others: tuple["Namespace", ...] | None = field(default=None, compare=False)
+    """What else its row held when it was loaded; None: not known."""
 
     def fields(self) -> list[Any]:
         """Return the stored fields."""
-        return [getattr(self, name) for name in self.__slots__]
+        return [
+            self.name,
+            self.number,
+            self.front,
+            self.count,
+            self.tip,
+            self.latest,
+            self.loose_before,
+            self.loose_since,
+            self.packed_up_to,
+            self.id_packs,
+        ]
 
 
 def decode_namespaces(key: bytes, data: bytes) -> list[Namespace]:
@@ -168,22 +205,34 @@ def load_namespace(tx: ReadTransaction, thread: int, name: bytes) -> Namespace |
     row = get(tx, key)
     if row is None:
         return None
-    return next((found for found in decode_namespaces(key, row) if found.name == name), None)
+    found, *others = decode_namespaces(key, row)
+    if found.name != name:
+        others.append(found)
+        place = next((place for place, other in enumerate(others) if other.name == name), None)
+        if place is None:
+            return None
+        found = others.pop(place)
+    found.others = tuple(others)
+    return found
 
 
 def store_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> None:
-    """Store a namespace beside those that share its hash."""
+    """Store a namespace, loaded in this transaction or new, beside those that share its hash."""
     key = keys.namespace(thread, namespace.name)
+    others = _others(tx, key, namespace) if namespace.others is None else namespace.others
+    put(tx, key, ormsgpack.packb([*(found.fields() for found in others), namespace.fields()]))
+
+
+def _others(tx: ReadTransaction, key: bytes, namespace: Namespace) -> tuple[Namespace, ...]:
     row = get(tx, key)
-    others = [] if row is None else [found for found in decode_namespaces(key, row) if found.name != namespace.name]
-    put(tx, key, ormsgpack.packb([found.fields() for found in (*others, namespace)]))
+    found = () if row is None else decode_namespaces(key, row)
+    return tuple(other for other in found if other.name != namespace.name)
 
 
 def remove_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> None:
     """Remove a namespace's row, but for those that share its hash."""
     key = keys.namespace(thread, namespace.name)
-    row = get(tx, key)
-    others = [] if row is None else [found for found in decode_namespaces(key, row) if found.name != namespace.name]
+    others = _others(tx, key, namespace)
     if others:
         put(tx, key, ormsgpack.packb([found.fields() for found in others]))
     else:

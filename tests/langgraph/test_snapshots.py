@@ -342,6 +342,18 @@ def test_an_id_put_again_between_snapshots(steps: Steps) -> None:
     steps.pair.compare_all()
 
 
+@pytest.mark.parametrize("frequency", [1, 50])
+def test_an_id_put_again_by_another_handle(open_store: OpenStore, frequency: int) -> None:
+    """What this handle remembers of the last checkpoint is another one's now."""
+    steps = Steps(DeltaSaver(open_store(snapshot_frequency=frequency)))
+    steps.put(MESSAGES[:3])
+    again = checkpoint("0001", {"m": 9, "n": 9}, {"m": MESSAGES[3:5]}, again=True)
+    steps.pair.reference.put(THREAD, again, {"source": "loop", "step": 0, "parents": {}}, {"m": 9})
+    DeltaSaver(open_store()).put(THREAD, again, {"source": "loop", "step": 0, "parents": {}}, {"m": 9})
+    steps.put()
+    steps.pair.compare_all()
+
+
 @pytest.mark.parametrize("same_handle", [True, False])
 @pytest.mark.parametrize("retries", [0, 2])
 def test_writes_that_come_while_a_snapshot_is_prepared(open_store: OpenStore, retries: int, same_handle: bool) -> None:
@@ -353,8 +365,8 @@ def test_writes_that_come_while_a_snapshot_is_prepared(open_store: OpenStore, re
     steps.put()
     inner = store.log.storage
     writer = DeltaSaver(store if same_handle else open_store())
-    looks = [lambda: writer.put_writes(steps.where, [("m", MESSAGES[6:])], "other"), lambda: None]
-    between = Interrupted(inner, looks, retries)  # the first look is at the cached head, the second prepares
+    looks = [lambda: writer.put_writes(steps.where, [("m", MESSAGES[6:])], "other")]
+    between = Interrupted(inner, looks, retries)
     steps.pair.reference.put_writes(steps.where, [("m", MESSAGES[6:])], "other")
     store.log.storage = between
     steps.put(_DeltaSnapshot([*MESSAGES[:5], message(99), *MESSAGES[5:]]))
