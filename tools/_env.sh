@@ -1,10 +1,12 @@
 # Sourced by the scripts beside it: makes the project's virtual environment, .venv, once.
 # An extra is installed again when pyproject.toml has changed or the folder was moved.
 
-# With DELTASTORE_LOWEST set it is .venv-lowest, with the oldest release of all that users' installations bring along.
+# DELTASTORE_VERSIONS=lowest: .venv-lowest instead, with the oldest allowed release of all that users' installations bring
+# along. newest: .venv-newest, brought up to the newest allowed release of everything each time.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-venv=$root/.venv${DELTASTORE_LOWEST:+-lowest}
+versions=${DELTASTORE_VERSIONS:-}
+venv=$root/.venv${versions:+-$versions}
 python=$venv/bin/python
 
 stamp() {
@@ -41,18 +43,21 @@ install_extra() {
     local extra
     if "$python" -c '' 2>/dev/null; then
         for extra in "$@"; do
-            stamp | cmp -s - "$venv/installed-$extra" && return
+            [ "$versions" != newest ] && stamp | cmp -s - "$venv/installed-$extra" && return
         done
     fi
     require_python
     echo "Setting up $venv (needed once, takes about a minute) …"
     "$python" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$venv"
-    local oldest=()
-    if [ -n "${DELTASTORE_LOWEST:-}" ]; then
+    local choice=()
+    case $versions in
+    lowest)
         lowest >"$venv/lowest.txt"
-        oldest=(--constraint "$venv/lowest.txt")
-    fi
+        choice=(--constraint "$venv/lowest.txt")
+        ;;
+    newest) choice=(--upgrade --upgrade-strategy eager) ;;
+    esac
     # Twice quiet leaves errors only: warnings there are about pip's own configuration.
-    "$python" -m pip install -qq --disable-pip-version-check "${oldest[@]}" --editable "${root}[$1]"
+    "$python" -m pip install -qq --disable-pip-version-check "${choice[@]}" --editable "${root}[$1]"
     stamp >"$venv/installed-$1"
 }
