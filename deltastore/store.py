@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
+from deltastore.codec.blobs import STRICT_REMOVAL, Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
 from deltastore.diffing import DEFAULT_DEPTH, Changes, diff_readings
 from deltastore.errors import (
     CheckpointNotFoundError,
     ClosedError,
+    EncodeError,
     InvalidIdError,
     InvalidInputError,
     ThreadNotFoundError,
@@ -196,6 +197,12 @@ class Thread:
         """Put a checkpoint whose state is exactly this; the store finds what changed. Raises as `append` does."""
         described = _describe(metadata)
         cuts = self._cuts(state)
+        for name, value in cuts.items():
+            if any(blob[0] == STRICT_REMOVAL for blob in value.blobs):
+                raise EncodeError(
+                    f"channel {name!r}: a Remove stands in a whole value; it belongs into a write to an upsert channel",
+                    channel=name,
+                )
         by_number = dict(zip(self._numbers(cuts), cuts.values(), strict=True))
         configured = {
             number: self._store.configured[name]

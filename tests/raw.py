@@ -5,11 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from deltastore import Store, Thread
 from deltastore.codec import chunkrow
 from deltastore.codec.primitives import unseal
-from deltastore.log import keys
+from deltastore.log import keys, pending, putting
+from deltastore.log.heads import HeadCache
 from deltastore.storage import ReadTransaction, RetryTransaction, Storage, StorageInfo, WriteTransaction
+from deltastore.storage.memory import MemoryStorage
 
 EVERYTHING = (b"", b"\xff" * 8)
 
@@ -95,3 +99,21 @@ class Interrupted:
 
     def close(self) -> None:
         self.inner.close()
+
+
+def interrupted(way: str, patch: pytest.MonkeyPatch) -> Interrupted:
+    """Return a storage where something happens once a write was prepared, by a snapshot or by what is remembered."""
+    storage = Interrupted(MemoryStorage())
+    if way == "read":
+        patch.setattr(HeadCache, "standing", lambda *_: None)
+        return storage
+    for module in (putting, pending):
+
+        def prepare(*given: Any, prepare: Any = module.prepare_remembered) -> Any:
+            made = prepare(*given)
+            if made is not None and storage.after_snapshot:
+                storage.after_snapshot.pop()()
+            return made
+
+        patch.setattr(module, "prepare_remembered", prepare)
+    return storage

@@ -78,7 +78,7 @@ class StoreMachine(RuleBasedStateMachine):
             if self.handles:
                 self.compare_everything()
         finally:
-            for handle in self.handles if self.kind == "lmdb" else ():
+            for handle in self.handles:
                 handle.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 

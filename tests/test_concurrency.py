@@ -15,7 +15,7 @@ from deltastore import CheckpointNotFoundError, EncodeError, Store, Thread, chec
 from deltastore.storage.memory import MemoryStorage
 from tests import fleet
 from tests.conftest import OpenStore
-from tests.raw import Interrupted, everything
+from tests.raw import Interrupted, everything, interrupted
 
 Work = Callable[[int], Any]
 
@@ -174,9 +174,10 @@ class TestThreads:
 class TestBetweenSnapshotAndCache:
     """A put reads a snapshot, then a cache that may already be ahead of it."""
 
-    @pytest.fixture
-    def storage(self) -> Interrupted:
-        return Interrupted(MemoryStorage())
+    @pytest.fixture(params=["read", "remembered"])
+    def storage(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+        """A write is prepared by a snapshot, or by what its handle remembers."""
+        return interrupted(request.param, monkeypatch)
 
     @pytest.fixture
     def thread(self, storage: Interrupted) -> Iterator[Thread]:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from deltastore import Checkpoint, ConflictError, InvalidIdError, InvalidInputError, Store, Thread
-from deltastore.storage.memory import MemoryStorage
 from tests.conftest import OpenStore
-from tests.raw import Interrupted, rows_of
+from tests.raw import Interrupted, interrupted, rows_of
 
 Put = Callable[..., Checkpoint]
 
@@ -130,9 +129,10 @@ class TestExpectedParent:
 
 
 class TestBetweenPrepareAndApply:
-    @pytest.fixture
-    def storage(self) -> Interrupted:
-        return Interrupted(MemoryStorage())
+    @pytest.fixture(params=["read", "remembered"])
+    def storage(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+        """A write is prepared by a snapshot, or by what its handle remembers."""
+        return interrupted(request.param, monkeypatch)
 
     @pytest.fixture
     def store(self, storage: Interrupted) -> Store:

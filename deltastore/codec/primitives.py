@@ -18,6 +18,8 @@ MAX_PLAIN_BYTES = 1 << 31
 """What one compressed part may grow to, in bytes: a damaged size must not ask for all memory."""
 MAX_EXPANSION = 1 << 15
 """How many bytes one byte of zstd can stand for: a block takes 4 bytes at least and gives 128 KB at most."""
+MAX_JOINED_BYTES = 4096
+"""Up to here it is faster to copy a value behind its key than to hash them one after the other."""
 MIN_COMPRESSED_BYTES = 64
 """Shorter parts are stored plain: a zstd frame costs 13 bytes."""
 ROW_LEVEL = 3
@@ -114,6 +116,8 @@ def unseal(key: bytes, row: bytes) -> bytes:
 
 
 def _checksum(key: bytes, value: bytes) -> bytes:
+    if len(value) <= MAX_JOINED_BYTES:
+        return xxhash.xxh3_64_digest(key + value)
     digest = xxhash.xxh3_64(key)
     digest.update(value)
     return digest.digest()

@@ -4,7 +4,6 @@ Pure; imports spans, primitives and errors. The invariant: in memory all chunk n
 that `prepare` saw exists only in stored bytes, beside the shift that mends it.
 """
 
-import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +28,7 @@ SERIES = 2
 VERSIONS_CHANNEL, SEEN_CHANNEL = 1, 2
 FIRST_CHANNEL = 16
 """Smaller channel numbers are reserved for hidden channels."""
+UUID_BYTES, _UUID_CHARACTERS = 16, 36
 MAX_INTERNED = 1 << 32
 """Numbers of channels and reducers are smaller: a damaged one must not overflow a key."""
 
@@ -281,22 +281,27 @@ def unpackb(data: bytes) -> Any:
 
 def pack_id(text: str | None) -> bytes | str | None:
     """Return an id in its shortest stored form: 16 bytes for a UUID in canonical text."""
-    if text is not None and len(text) == 36:
+    if text is not None and len(text) == _UUID_CHARACTERS and text[8] == "-":
         try:
-            parsed = uuid.UUID(text)
+            packed = bytes.fromhex(text.replace("-", ""))
         except ValueError:
             return text
-        if str(parsed) == text:
-            return parsed.bytes
+        if len(packed) == UUID_BYTES and _uuid_text(packed) == text:  # capitals, say, must come back
+            return packed
     return text
+
+
+def _uuid_text(packed: bytes) -> str:
+    digits = packed.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def unpack_id(stored: Any) -> str | None:
     """Undo `pack_id`. Raises ChecksumError."""
     if isinstance(stored, bytes):
-        if len(stored) != 16:
+        if len(stored) != UUID_BYTES:
             raise ChecksumError(f"malformed id of {len(stored)} bytes")
-        return str(uuid.UUID(bytes=stored))
+        return _uuid_text(stored)
     if stored is None or isinstance(stored, str):
         return stored
     raise ChecksumError(f"malformed id: {type(stored).__name__}")

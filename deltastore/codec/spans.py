@@ -55,7 +55,10 @@ def numbers(spans: Sequence[Span]) -> list[int]:
 
 def count(spans: Sequence[Span]) -> int:
     """Return how many chunks spans hold."""
-    return sum(length for _, length in spans)
+    total = 0
+    for _, length in spans:
+        total += length
+    return total
 
 
 def slice_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
@@ -77,6 +80,8 @@ def splice(spans: Spans, place: int, removed: int, inserted: Sequence[Span]) -> 
     total = count(spans)
     if not 0 <= place <= place + removed <= total:
         raise ChecksumError(f"malformed record: {removed} chunks at {place} replaced in a value of {total}")
+    if place == total:  # most values only grow
+        return join((spans, inserted))
     return join((slice_of(spans, 0, place), inserted, slice_of(spans, place + removed, total)))
 
 

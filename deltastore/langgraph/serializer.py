@@ -61,6 +61,8 @@ class OpaqueCodec:
     def __init__(self, serde: SerializerProtocol, loads: Loads, tag_of: TagOf, type_of: TypeOf) -> None:
         self.serde = serde
         self._loads = loads
+        # it must give no plain data, which LangGraph's serializer would load all the same
+        self._must_encrypt = isinstance(serde, EncryptedSerializer)
         kind = type(serde)
         self.name = f"{kind.__module__}.{kind.__qualname__}"
         self._tag_of = tag_of
@@ -98,8 +100,8 @@ class OpaqueCodec:
         return self._loads(self.serde.dumps_typed(value))
 
     def _is_plain(self, kind: str) -> bool:
-        """Tell whether data that should be encrypted isn't: LangGraph's serializer would load it all the same."""
-        return isinstance(self.serde, EncryptedSerializer) and "+" not in kind
+        """Tell whether data that should be encrypted isn't."""
+        return self._must_encrypt and "+" not in kind
 
     def _known_tag(self, kind: str) -> int | None:
         return None

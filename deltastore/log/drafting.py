@@ -142,21 +142,16 @@ class Draft:
             blobs = self.view.blobs(rec.series_of(number), folded.value.spans)
             self.bases |= self.view.bases
             return Old(folded.value.kind, sp.numbers(folded.value.spans), blobs, None)
-        if not fill(self.view, self.parent, number):
-            return None
-        self.bases |= self.parent.bases
+        if number not in self.parent.blobs:
+            if not fill(self.view, self.parent, number):
+                return None
+            self.bases |= self.parent.bases
         value = self.parent.state[number].value
         if value is None:
             return None
         return Old(value.kind, sp.numbers(value.spans), self.parent.blobs[number], self.parent.keys.get(number))
 
     def _assign(self, number: int, value: Cut, configured: int | None) -> None:
-        if any(blob[0] == STRICT_REMOVAL for blob in value.blobs):
-            name = self.registry.channel_name(self.view.tx, number)
-            message = (
-                f"channel {name!r}: a Remove stands in a whole value; it belongs into a write to an upsert channel"
-            )
-            raise EncodeError(message, channel=name)
         before = self.state.get(number)
         self._check_configured(number, before, configured)
         placed = self._placed(number, value)

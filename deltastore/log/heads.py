@@ -55,6 +55,22 @@ class Head:
     sums: dict[int, Sum] = field(default_factory=dict)
     versions: dict[str, Any] | None = None
 
+    def put(self, ulid: bytes, id_: str, collected: int, state: State, bases: dict[int, tuple[int, ...]]) -> "Head":
+        """Return the head of a prepared put as it was stored: a copy that shares everything else."""
+        return Head(
+            ulid,
+            id_,
+            self.depth,
+            collected,
+            state,
+            self.blobs,
+            self.keys,
+            bases,
+            self.seeds,
+            self.sums,
+            self.versions,
+        )
+
     def weight(self) -> int:
         """Return about what the head holds, in bytes."""
         lists = [*self.blobs.values(), *(found.blobs for found in self.sums.values())]
@@ -148,7 +164,7 @@ class HeadCache:
     def keep_standing(self, thread: str, namespace: str, standing: Standing) -> None:
         """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one."""
         earlier = self._get((thread, namespace))
-        if isinstance(earlier, Standing) and earlier.is_later_than(standing):
+        if isinstance(earlier, Standing) and earlier.moment > standing.moment:
             return
         self._put((thread, namespace), standing)
 

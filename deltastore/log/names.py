@@ -10,6 +10,7 @@ from typing import TypeVar
 import ormsgpack
 
 from deltastore.codec.blobs import FIRST_INTERNED_TAG, LAST_TAG
+from deltastore.codec.primitives import unseal
 from deltastore.codec.records import FIRST_CHANNEL
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys, rows
@@ -45,10 +46,14 @@ def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTran
 def find(tx: ReadTransaction, kind: bytes, name: bytes) -> int | None:
     """Return the number of a name, or None. Raises ChecksumError."""
     key = keys.of_name(kind, name)
-    row = rows.get(tx, key)
-    if row is None:
+    return number_in(key, tx.get(key), name)
+
+
+def number_in(key: bytes, sealed: bytes | None, name: bytes) -> int | None:
+    """Return the number that a row of names, as stored, gives a name. Raises ChecksumError."""
+    if sealed is None:
         return None
-    return next((number for known, number in parse_entries(key, row) if known == name), None)
+    return next((number for known, number in parse_entries(key, unseal(key, sealed)) if known == name), None)
 
 
 def parse_entries(key: bytes, row: bytes) -> list[tuple[bytes, int]]:

@@ -128,17 +128,16 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     put = prepared.put
     if not put.writes:
         return None
-    thread = prepared.standing.thread
+    thread, bases = prepared.standing.thread, prepared.standing.next_chunk
     found = standings.find(tx, prepared.standing, put.thread, put.namespace, now_ms)
     if isinstance(found, str):
         return found
-    header, namespace = found
+    header, namespace = found.header, found.namespace
     check_front(namespace, put)
     if thread is None:
         thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
     if namespace is None:
         namespace = rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
-        rows.store_namespace(tx, thread, namespace)
     view = View(tx, thread, put.thread)
     key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))
     loose_row = rows.get(tx, key)
@@ -150,16 +149,13 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     taken = [(idx, channel, value) for idx, channel, value in prepared.writes if idx < 0 or idx not in known]
     if not taken:
         return None
-    bases = prepared.standing.next_chunk
     shift = take_numbers(tx, thread, header, bases, prepared.chunks)[0]
     for idx, channel, value in taken:
         moved = rec.Value(value.kind, sp.join((sp.shift(value.spans, bases[0], shift),)))
         loose.setdefault(put.task, {})[idx] = rows.StoredWrite(idx, channel, moved, put.path, put.time_ms)
     rows.put(tx, key, rows.encode_tasks(loose))
     header.updated_ms = max(header.updated_ms, now_ms)
-    rows.store_header(tx, thread, header)
-    standing = Standing(thread, header, namespace, prepared.standing.dictionary, remembered=True)
-    return AppliedWrites(standing, shift)
+    return AppliedWrites(found.store(tx, thread, namespace), shift)
 
 
 def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites) -> None:

@@ -261,9 +261,9 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     found = standings.find(tx, prepared.standing, put.thread, put.namespace, now_ms)
     if isinstance(found, str):
         return found
-    header, namespace = found
-    check_front(namespace, put)
-    namespace = namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
+    header = found.header
+    check_front(found.namespace, put)
+    namespace = found.namespace or rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
     view = View(tx, thread or 0, put.thread)
     fencing.check(view, namespace, put)
     stale = _stale(view, namespace, prepared)
@@ -291,20 +291,14 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
     namespace.loose_since += 1
     header.last_ulid = ulid
     header.updated_ms = max(header.updated_ms, now_ms)
-    rows.store_namespace(tx, thread, namespace)
-    rows.store_header(tx, thread, header)
-    # a copy: the storage may ask to run this again, with other shifts
-    head = replace(
-        prepared.head,
-        ulid=ulid,
-        id=id_,
-        collected=header.collected,
-        state=st.shift(prepared.head.state, prepared.record.bases, shifts),
-    )
+    standing = found.store(tx, thread, namespace)
+    bases = prepared.head.bases
     if shifts[0]:
-        base = prepared.record.bases[0]
-        head.bases = {number + shifts[0] if number >= base else number: bases for number, bases in head.bases.items()}
-    standing = Standing(thread, header, namespace, prepared.standing.dictionary, remembered=True)
+        first = prepared.record.bases[0]
+        bases = {number + shifts[0] if number >= first else number: behind for number, behind in bases.items()}
+    # a copy: the storage may ask to run this again, with other shifts
+    state = st.shift(prepared.head.state, prepared.record.bases, shifts)
+    head = prepared.head.put(ulid, id_, header.collected, state, bases)
     return Stored(thread, namespace.number, ulid, id_, prepared.parent.id, head, prepared.decision, standing)
 
 
@@ -342,10 +336,14 @@ def _replace_id(
 
 def chunk_bytes(chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]) -> int:
     """Return what new chunks weigh as stored, in bytes."""
-    return sum(
-        len(body) + sum(len(based.frame) for based in row.based.values())
-        for row, body in (made for made in chunks if made is not None)
-    )
+    size = 0
+    for made in chunks:
+        if made is not None:
+            row, body = made
+            size += len(body)
+            for based in row.based.values():
+                size += len(based.frame)
+    return size
 
 
 def take_numbers(

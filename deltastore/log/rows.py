@@ -27,9 +27,11 @@ def get(tx: ReadTransaction, key: bytes) -> bytes | None:
     return None if row is None else unseal(key, row)
 
 
-def put(tx: WriteTransaction, key: bytes, value: bytes) -> None:
-    """Seal and store a row."""
-    tx.put(key, seal(key, value))
+def put(tx: WriteTransaction, key: bytes, value: bytes) -> bytes:
+    """Seal and store a row; return it as stored."""
+    sealed = seal(key, value)
+    tx.put(key, sealed)
+    return sealed
 
 
 def parse(key: bytes, data: bytes) -> Any:
@@ -67,6 +69,25 @@ class Header:
     deleted: int = 0
     changes: int = 0
     compacted: list[int] | None = None
+
+    def copy(self) -> "Header":
+        """Return one that can be changed for itself."""
+        return Header(
+            self.name,
+            self.created_ms,
+            self.updated_ms,
+            self.last_ulid,
+            list(self.next_chunk),
+            self.next_namespace,
+            self.collected,
+            list(self.loose_rows),
+            list(self.loose_bytes),
+            list(self.packed_up_to),
+            self.checkpoints,
+            self.deleted,
+            self.changes,
+            self.compacted,
+        )
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -151,6 +172,12 @@ class Namespace:
     others: tuple["Namespace", ...] | None = field(default=None, compare=False)
     """What else its row held when it was loaded; None: not known."""
 
+    def copy(self) -> "Namespace":
+        """Return one that can be changed for itself."""
+        found = Namespace(*self.fields())
+        found.others = self.others
+        return found
+
     def fields(self) -> list[Any]:
         """Return the stored fields."""
         return [
@@ -216,11 +243,11 @@ def load_namespace(tx: ReadTransaction, thread: int, name: bytes) -> Namespace |
     return found
 
 
-def store_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> None:
-    """Store a namespace, loaded in this transaction or new, beside those that share its hash."""
+def store_namespace(tx: WriteTransaction, thread: int, namespace: Namespace) -> bytes:
+    """Store a namespace, loaded in this transaction or new, beside those that share its hash; return the row."""
     key = keys.namespace(thread, namespace.name)
     others = _others(tx, key, namespace) if namespace.others is None else namespace.others
-    put(tx, key, ormsgpack.packb([*(found.fields() for found in others), namespace.fields()]))
+    return put(tx, key, ormsgpack.packb([*(found.fields() for found in others), namespace.fields()]))
 
 
 def _others(tx: ReadTransaction, key: bytes, namespace: Namespace) -> tuple[Namespace, ...]:
@@ -257,10 +284,10 @@ def load_header(tx: ReadTransaction, thread: int) -> Header | None:
     return None if row is None else Header.decode(key, row)
 
 
-def store_header(tx: WriteTransaction, thread: int, header: Header) -> None:
-    """Store a thread's header, once more changed."""
+def store_header(tx: WriteTransaction, thread: int, header: Header) -> bytes:
+    """Store a thread's header, once more changed; return the row."""
     header.changes += 1
-    put(tx, keys.header(thread), header.encode())
+    return put(tx, keys.header(thread), header.encode())
 
 
 # --- by-id rows ----------------------------------------------------------------------

@@ -17,7 +17,8 @@ from deltastore.storage.port import ReadTransaction, WriteTransaction
 class Standing:
     """A thread's number and header, a namespace of it, and the dictionary for new rows; None is what isn't there.
 
-    Nobody changes these. `remembered`: they are of an earlier moment than the write's own.
+    Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: the keys of the
+    thread's name, header and namespace, and these rows as they are stored, where that is known.
     """
 
     thread: int | None
@@ -25,6 +26,7 @@ class Standing:
     namespace: rows.Namespace | None
     dictionary: Dictionary | None
     remembered: bool = False
+    seen: tuple[tuple[bytes, ...], Sequence[bytes | None]] | None = None
 
     @property
     def collected(self) -> int:
@@ -36,11 +38,10 @@ class Standing:
         """The thread's next chunk number in each series."""
         return (self.header.next_chunk[0], self.header.next_chunk[1]) if self.header else (1, 1)
 
-    def is_later_than(self, other: "Standing") -> bool:
-        """Tell whether this is of a later moment than another one of the same name."""
-        if self.header is None or other.header is None:
-            return other.header is None
-        return ((self.thread or 0), self.header.changes) > ((other.thread or 0), other.header.changes)
+    @property
+    def moment(self) -> tuple[int, int, bool]:
+        """Ascends with time among those of the same name, and with what is known at a time."""
+        return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None
 
 
 def read(tx: ReadTransaction, thread: str, namespace: str) -> Standing:
@@ -50,24 +51,51 @@ def read(tx: ReadTransaction, thread: str, namespace: str) -> Standing:
     return Standing(number, header, found, dictionaries.in_use(tx))
 
 
-def find(
-    tx: WriteTransaction, standing: Standing, thread: str, namespace: str, now_ms: int
-) -> tuple[rows.Header, rows.Namespace | None] | str:
-    """Return header and namespace as they are now, a new header where there was no thread; to be changed and stored.
+@dataclass(slots=True)
+class Current:
+    """A thread's rows in a write transaction, to be changed and stored. `thread` None: it has no number yet."""
+
+    thread: int | None
+    header: rows.Header
+    namespace: rows.Namespace | None
+    dictionary: Dictionary | None
+    keys: tuple[bytes, ...] = ()
+    name_row: bytes | None = None
+
+    def store(self, tx: WriteTransaction, thread: int, namespace: rows.Namespace) -> Standing:
+        """Store header and namespace, and return what the next write of the thread stands on."""
+        namespace_row = rows.store_namespace(tx, thread, namespace)
+        header_row = rows.store_header(tx, thread, self.header)
+        seen = (self.keys, [self.name_row, header_row, namespace_row]) if self.name_row is not None else None
+        return Standing(thread, self.header, namespace, self.dictionary, remembered=True, seen=seen)
+
+
+def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, now_ms: int) -> Current | str:
+    """Return the rows as they are now, a new header where there was no thread.
 
     A text says why what was prepared doesn't stand any more. Raises ChecksumError.
     """
-    name = keys.encode_name(thread)
-    if names.find(tx, keys.THREAD, name) != standing.thread:
-        return "the thread was created, deleted or replaced meanwhile"
-    if _number(dictionaries.in_use(tx)) != _number(standing.dictionary):
+    dictionary = standing.dictionary
+    if _number(dictionaries.in_use(tx)) != _number(dictionary):
         return "another dictionary came into use meanwhile"
+    if standing.seen is not None and standing.header is not None and standing.namespace is not None:
+        of_rows, seen = standing.seen
+        if tx.get_many(of_rows) == seen:  # nobody else wrote to the thread
+            copies = standing.header.copy(), standing.namespace.copy()
+            return Current(standing.thread, *copies, dictionary, of_rows, seen[0])
+    name, namespace_name = keys.encode_name(thread), keys.encode_name(namespace)
+    name_key = keys.of_name(keys.THREAD, name)
+    name_row = tx.get(name_key)
+    if names.number_in(name_key, name_row, name) != standing.thread:
+        return "the thread was created, deleted or replaced meanwhile"
     if standing.thread is None:
-        return rows.Header(name, now_ms, now_ms), None
+        return Current(None, rows.Header(name, now_ms, now_ms), None, dictionary)
     header = rows.load_header(tx, standing.thread)
     if header is None or header.collected != standing.collected:
         return "something was collected meanwhile"
-    return header, rows.load_namespace(tx, standing.thread, keys.encode_name(namespace))
+    found = rows.load_namespace(tx, standing.thread, namespace_name)
+    of_rows = (name_key, keys.header(standing.thread), keys.namespace(standing.thread, namespace_name))
+    return Current(standing.thread, header, found, dictionary, of_rows, name_row)
 
 
 def _number(dictionary: Dictionary | None) -> int:

@@ -4,7 +4,7 @@ The invariant: `apply(diff(a, b), a) == b`, and folding a chain in pieces gives 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltastore.codec import spans as sp
 from deltastore.codec.records import LIST, Drop, Fold, Op, Patch, Record, Set, Value, series_of
@@ -74,7 +74,7 @@ def apply_op(channel: Channel | None, op: Op) -> Channel | None:
             if channel is None or channel.value is None or channel.writes:
                 raise BrokenChainError(f"channel {op.channel}: a patch without a value to patch")
             spans = sp.splice(channel.value.spans, op.place, op.removed, op.spans)
-            return replace(channel, value=Value(channel.value.kind, spans))
+            return Channel(Value(channel.value.kind, spans), channel.reducer)
         case Fold():
             return _fold(channel, op)
         case Drop():
