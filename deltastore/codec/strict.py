@@ -13,6 +13,7 @@ from typing import Any, Final
 import ormsgpack
 
 from deltastore.codec import blobs as bl
+from deltastore.codec.records import LIST
 from deltastore.errors import ChecksumError, EncodeError
 
 MAX_NESTING = 200
@@ -112,6 +113,10 @@ class StrictCodec:
     def encode_elements(self, values: list[Any]) -> list[bytes]:
         """Return a blob for each element; a Remove becomes a removal. Raises EncodeError."""
         return [_removal(value) if type(value) is Remove else _tagged(bl.STRICT_ELEMENT, [value]) for value in values]
+
+    def cut_list(self, values: list[Any], before: bl.Cut | None) -> bl.Cut:
+        """Take a list apart. Raises EncodeError."""
+        return bl.Cut(LIST, self.encode_elements(values))
 
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return an entry of a dict. Raises EncodeError."""

@@ -25,13 +25,15 @@ _USAGE_DETAILS: Final = {
     "output_token_details": ("audio", "reasoning"),
 }
 _TOOL_CALL: Final = ["name", "args", "id", "type"]
+_TEXTS: Final = ("content", "type", "name", "id", "tool_call_id", "status")
 
 
 @dataclass(frozen=True, slots=True)
-class _Schema:
+class Schema:
     """A class as this module knows it.
 
-    `names` are the stored fields in order; `number` stands for class and names in the format.
+    `names` are the stored fields in order; `number` stands for class and names in the format. `texts_of` gives the
+    fields that are text or None in most messages, the type among them; `others_of` gives the rest, and `all_of` both.
     """
 
     number: int
@@ -42,6 +44,9 @@ class _Schema:
     values_of: Callable[[dict[str, Any]], tuple[Any, ...]]
     fields: frozenset[str]
     current: bool
+    texts_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    others_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    all_of: Callable[[dict[str, Any]], tuple[Any, ...]]
 
     def build(self, values: Sequence[Any]) -> BaseMessage:
         """Return the message that these values were taken from, as LangGraph's reload makes it.
@@ -135,12 +140,26 @@ def _tool(values: tuple[Any, ...]) -> bool:
     )
 
 
-def _schema(number: int, cls: type[BaseMessage], unchanged: Callable[[tuple[Any, ...]], bool] = _common) -> _Schema:
+def _schema(number: int, cls: type[BaseMessage], unchanged: Callable[[tuple[Any, ...]], bool] = _common) -> Schema:
     names = FORMS[number].fields
     fields = (*names[:3], "type", *names[3:])
     current = tuple(cls.model_fields) == fields
     kind = cls.model_fields["type"].default
-    return _Schema(number, cls, kind, names, unchanged, itemgetter(*names), frozenset(fields), current)
+    texts = [name for name in fields if name in _TEXTS]
+    others = [name for name in fields if name not in _TEXTS]
+    return Schema(
+        number,
+        cls,
+        kind,
+        names,
+        unchanged,
+        itemgetter(*names),
+        frozenset(fields),
+        current,
+        itemgetter(*texts),
+        itemgetter(*others),
+        itemgetter(*fields),
+    )
 
 
 _SCHEMAS: Final = (
@@ -151,6 +170,11 @@ _SCHEMAS: Final = (
 )
 _BY_CLASS: Final = {schema.cls: schema for schema in _SCHEMAS if schema.current}
 _BY_NUMBER: Final = {schema.number: schema for schema in _SCHEMAS}
+
+
+def schema_of(cls: type) -> Schema | None:
+    """Return what is known of a class of messages, None if `encode` doesn't take it."""
+    return _BY_CLASS.get(cls)
 
 
 def encode(value: Any) -> bytes | None:

@@ -121,8 +121,9 @@ class SavingSaver(SaverBase):
         for name, version in versions.items():
             # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
             if name in values:
-                same = head is not None and name in before and before[name] == version
-                cuts[name] = (self._kept(head, name) if head and same else None) or self._cut(name, values[name])
+                kept = self._kept(head, name) if head is not None else None
+                same = kept is not None and name in before and before[name] == version
+                cuts[name] = kept if kept is not None and same else self._cut(name, values[name], kept)
         return Versioned(
             versions=versions,
             present=frozenset(values),
@@ -135,9 +136,9 @@ class SavingSaver(SaverBase):
             },
         )
 
-    def _cut(self, channel: str, value: Any) -> Cut:
+    def _cut(self, channel: str, value: Any, before: Cut | None = None) -> Cut:
         """Take a value apart, and with `validate` warn of what won't come back. Raises EncodeError."""
-        made = cut(value, self._codec, channel)
+        made = cut(value, self._codec, channel, before)
         if self.validate:
             warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
         return made
@@ -148,7 +149,7 @@ class SavingSaver(SaverBase):
         channel, blobs = head.state.get(number), head.blobs.get(number)
         if channel is None or channel.value is None or channel.writes or blobs is None:
             return None
-        return Cut(channel.value.kind, blobs, head.keys.get(number))
+        return Cut(channel.value.kind, blobs, head.keys.get(number), head.notes.get(number))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

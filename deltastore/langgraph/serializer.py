@@ -17,8 +17,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from deltastore.codec import blobs as bl
+from deltastore.codec.records import LIST
 from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
-from deltastore.langgraph import messages
+from deltastore.langgraph import messages, noting
 from deltastore.langgraph.rebuilding import Loads
 from deltastore.langgraph.strict import refusing, restricted
 
@@ -120,6 +121,10 @@ class OpaqueCodec:
         """Not for this codec: values are never cut."""
         raise NotImplementedError
 
+    def cut_list(self, values: list[Any], before: bl.Cut | None) -> bl.Cut:
+        """Not for this codec: values are never cut."""
+        raise NotImplementedError
+
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Not for this codec: values are never cut."""
         raise NotImplementedError
@@ -183,6 +188,15 @@ class JsonPlusCodec(OpaqueCodec):
         if self._has_own_reader():
             return [self._element(value) for value in values]
         return [messages.encode(value) or self._element(value) for value in values]
+
+    def cut_list(self, values: list[Any], before: bl.Cut | None) -> bl.Cut:
+        """Take a list apart; runs of messages that are as they were aren't encoded again."""
+        if self._has_own_reader():
+            return bl.Cut(LIST, self.encode_elements(values))
+        known = before.notes if before is not None else None
+        notes = known if isinstance(known, noting.Notes) else None
+        blobs, noted = noting.encode(values, self.encode_elements, before.blobs if before else (), notes)
+        return bl.Cut(LIST, blobs, notes=noted)
 
     def _element(self, value: Any) -> bytes:
         return bytes((bl.JSONPLUS_ELEMENT,)) + self._packed([value], _ONE_ELEMENT)

@@ -83,6 +83,7 @@ class Draft:
         self.state: st.State = dict(parent.state) if parent else {}
         self.blobs = dict(parent.blobs) if parent else {}
         self.keys = dict(parent.keys) if parent else {}
+        self.notes = dict(parent.notes) if parent else {}
         self.bases = dict(parent.bases) if parent else {}
         self.ops: list[rec.Op] = []
 
@@ -119,8 +120,14 @@ class Draft:
             wanted.seeds,
             sums,
             wanted.versions,
+            {number: notes for number, notes in self.notes.items() if number in self.state},
         )
         return head, ops, order
+
+    def _forget(self, number: int) -> None:
+        """Forget what is known of a channel beside its chunks: it must never be another value's."""
+        self.keys.pop(number, None)
+        self.notes.pop(number, None)
 
     def _apply(self, op: rec.Op) -> None:
         self.ops.append(op)
@@ -156,9 +163,11 @@ class Draft:
         self._check_configured(number, before, configured)
         placed = self._placed(number, value)
         self.blobs[number] = placed.blobs
-        self.keys.pop(number, None)  # they must never be another value's than the chunks
+        self._forget(number)
         if value.keys is not None:
             self.keys[number] = value.keys
+        if value.notes is not None:
+            self.notes[number] = value.notes
         op = _op_for(number, value.kind, placed, before, configured or 0)
         if op is not None:
             self._apply(op)
@@ -198,7 +207,7 @@ class Draft:
         new = self.new[rec.series_of(write.channel)]
         numbers = [self.known.get(blob) or new.place(blob) for blob in write.cut.blobs]
         self.blobs.pop(write.channel, None)
-        self.keys.pop(write.channel, None)
+        self._forget(write.channel)
         if reducer == REPLACE:
             self.blobs[write.channel] = write.cut.blobs
         self._apply(rec.Fold(write.channel, reducer, (rec.Value(write.cut.kind, sp.of_numbers(numbers)),)))
@@ -235,7 +244,7 @@ class Draft:
             if not channel.writes:
                 continue
             self.blobs.pop(number, None)
-            self.keys.pop(number, None)
+            self._forget(number)
             if channel.reducer < FIRST_INTERNED_REDUCER:
                 self.state[number] = _Folding(self.view, self._blob).folded(number, channel)
             else:

@@ -40,7 +40,7 @@ class Head:
     """A checkpoint's channels: chunk numbers, and for channels that were put or read as values the chunks themselves.
 
     `blobs` may lack channels; the lists in it are never changed in place. `versions` are LangGraph's, decoded. `sums`
-    are of channels without a value whose last one was a snapshot, and may lack some.
+    are of channels without a value whose last one was a snapshot, and may lack some. `notes` are the codec's, of blobs.
     """
 
     ulid: bytes
@@ -54,6 +54,7 @@ class Head:
     seeds: dict[int, int] = field(default_factory=dict)
     sums: dict[int, Sum] = field(default_factory=dict)
     versions: dict[str, Any] | None = None
+    notes: dict[int, object] = field(default_factory=dict)
 
     def put(self, ulid: bytes, id_: str, collected: int, state: State, bases: dict[int, tuple[int, ...]]) -> "Head":
         """Return the head of a prepared put as it was stored: a copy that shares everything else."""
@@ -69,11 +70,13 @@ class Head:
             self.seeds,
             self.sums,
             self.versions,
+            self.notes,
         )
 
     def weight(self) -> int:
         """Return about what the head holds, in bytes."""
         lists = [*self.blobs.values(), *(found.blobs for found in self.sums.values())]
+        lists += [self.blobs[number] for number in self.notes]  # they hold about as much
         held = sum(sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs) for blobs in lists)
         return held + ENTRY_OVERHEAD_BYTES
 

@@ -4,7 +4,7 @@ Pure; imports codec and state. The invariant: a number is only named for a chunk
 compared in full.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def place(cut: Cut, old: Old | None, known: Mapping[bytes, int], new: NewChunks)
     stop = splice.place + splice.inserted
     middle: list[int] = []
     index: dict[bytes, int] | None = None
-    predecessors = _predecessors(cut, old)
+    predecessors = _predecessors(cut, old, range(splice.place, stop))
     for place_, blob in enumerate(cut.blobs[splice.place : stop], splice.place):
         number = known.get(blob)
         if number is None:
@@ -108,9 +108,9 @@ def place(cut: Cut, old: Old | None, known: Mapping[bytes, int], new: NewChunks)
     )
 
 
-def _predecessors(cut: Cut, old: Old) -> dict[int, tuple[int, bytes]]:
-    """Return, by place, the old chunk that a large new one was probably edited from."""
-    large = [place for place, blob in enumerate(cut.blobs) if len(blob) > chunkrow.MIN_BASED_BYTES]
+def _predecessors(cut: Cut, old: Old, among: Iterable[int]) -> dict[int, tuple[int, bytes]]:
+    """Return, for the large ones among these places, the old chunk that it was probably edited from."""
+    large = [place for place in among if len(cut.blobs[place]) > chunkrow.MIN_BASED_BYTES]
     if not large:
         return {}
     if cut.keys is not None and old.keys is not None:
