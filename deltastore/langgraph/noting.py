@@ -19,7 +19,7 @@ from deltastore.codec.blobs import JSONPLUS_MESSAGE
 from deltastore.codec.strict import PLAIN_ONLY
 from deltastore.langgraph.messages import schema_of
 
-RUN: Final = 64
+RUN: Final = 128
 """Messages of a run: an edit costs the encoding of its run, and each run some calls."""
 
 _state_of = attrgetter("__dict__")

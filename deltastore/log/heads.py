@@ -75,10 +75,13 @@ class Head:
 
     def weight(self) -> int:
         """Return about what the head holds, in bytes."""
-        lists = [*self.blobs.values(), *(found.blobs for found in self.sums.values())]
-        lists += [self.blobs[number] for number in self.notes]  # they hold about as much
-        held = sum(sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs) for blobs in lists)
-        return held + ENTRY_OVERHEAD_BYTES
+        held = ENTRY_OVERHEAD_BYTES
+        for number, blobs in self.blobs.items():
+            size = sum(map(len, blobs)) + BLOB_OVERHEAD_BYTES * len(blobs)
+            held += 2 * size if number in self.notes else size  # they hold about as much
+        for found in self.sums.values():
+            held += sum(map(len, found.blobs)) + BLOB_OVERHEAD_BYTES * len(found.blobs)
+        return held
 
 
 @dataclass(slots=True)
