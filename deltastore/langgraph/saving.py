@@ -121,8 +121,8 @@ class SavingSaver(SaverBase):
         for name, version in versions.items():
             # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
             if name in values:
-                kept = self._kept(head, name) if head is not None else None
-                same = kept is not None and name in before and before[name] == version
+                kept = self._kept(head, name) if head is not None and name in before else None
+                same = kept is not None and before[name] == version
                 cuts[name] = kept if kept is not None and same else self._cut(name, values[name], kept)
         return Versioned(
             versions=versions,
