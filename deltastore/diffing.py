@@ -16,9 +16,7 @@ from deltastore.codec.generic import Built
 from deltastore.codec.records import DICT, LIST
 from deltastore.log import state as st
 from deltastore.log.loading import LoadedChannel, Reading
-
-DEFAULT_DEPTH = 4
-"""How many keys and places a path has at most: deeper, the whole part counts as changed."""
+from deltastore.terms import DEFAULT_DEPTH
 
 ALL_DEPTHS = 1 << 30
 """A depth that no value has, so that every part is told apart."""

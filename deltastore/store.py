@@ -6,11 +6,10 @@ encoded before the call returns, so changing either later changes nothing stored
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from deltastore.codec.blobs import STRICT_REMOVAL, Cut, assemble, cut, encode_whole
 from deltastore.codec.strict import STRICT
-from deltastore.diffing import DEFAULT_DEPTH, Changes, diff_readings
 from deltastore.errors import (
     CheckpointNotFoundError,
     ClosedError,
@@ -31,7 +30,19 @@ from deltastore.log.putting import At, Put
 from deltastore.log.retention import Retention, check_rules
 from deltastore.reducers import Reducer, default_for
 from deltastore.storage.port import Storage, StorageInfo
-from deltastore.terms import Checkpoint, PendingWrite, StoreStats, ThreadInfo, check_limit, thread_info, when
+from deltastore.terms import (
+    DEFAULT_DEPTH,
+    Checkpoint,
+    PendingWrite,
+    StoreStats,
+    ThreadInfo,
+    check_limit,
+    thread_info,
+    when,
+)
+
+if TYPE_CHECKING:
+    from deltastore.diffing import Changes
 
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
@@ -335,7 +346,7 @@ class Thread:
             for write in self._log.writes(self.name, self.namespace, id_)
         ]
 
-    def diff(self, old: "Checkpoint | str", new: "Checkpoint | str", *, depth: int = DEFAULT_DEPTH) -> Changes:
+    def diff(self, old: "Checkpoint | str", new: "Checkpoint | str", *, depth: int = DEFAULT_DEPTH) -> "Changes":
         """Return what differs between two checkpoints' states, from the old one to the new one; see `diff_values`.
 
         Decodes what they don't share. `depth`: the longest path into a value, its channel included; what differs
@@ -347,6 +358,8 @@ class Thread:
             if reading is None:
                 raise self._missing(id_)
         before, after = [reading for reading in found if reading is not None]
+        from deltastore.diffing import diff_readings  # most programs never compare
+
         return diff_readings(before, after, STRICT, depth=depth)
 
     # --- helpers

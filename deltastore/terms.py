@@ -13,6 +13,8 @@ from deltastore.log.listing import ThreadRow
 from deltastore.log.metering import Activity
 from deltastore.storage.port import StorageInfo
 
+DEFAULT_DEPTH = 4
+"""How many keys and places a path of a diff has at most: deeper, the whole part counts as changed."""
 STEP_KEYS = frozenset(("source", "step", "parents", "writes", "run_id", "run_attempt", "counters_since_delta_snapshot"))
 """Metadata that LangGraph's runtime gives to one checkpoint or run."""
 STEP_PREFIXES = ("langgraph_", "__pregel")

@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "reducers": {"errors", "ulid", "codec"},
     "log": _BELOW_LOG,
     "terms": _BELOW_LOG | {"log"},
-    "diffing": _BELOW_LOG | {"log"},
+    "diffing": _BELOW_LOG | {"log", "terms"},
     "store": _BELOW_LOG | {"log", "terms", "diffing"},
     "opening": _BELOW_LOG | {"log", "terms", "store"},
     "upkeep": _BELOW_UPKEEP,

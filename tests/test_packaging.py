@@ -26,8 +26,8 @@ def test_public_names_are_sorted() -> None:
 def test_public_names_are_what_is_there() -> None:
     found = {
         name
-        for name, value in vars(deltastore).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+        for name in dir(deltastore)
+        if not name.startswith("_") and not isinstance(getattr(deltastore, name), types.ModuleType)
     }
     assert found == {name for name in deltastore.__all__ if not name.startswith("_")}
 

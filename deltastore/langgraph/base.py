@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -18,7 +18,9 @@ from deltastore.langgraph.strict import restricted
 from deltastore.log import keys
 from deltastore.log.retention import Retention, check_rules
 from deltastore.store import Store
-from deltastore.upkeep.background import Tidier
+
+if TYPE_CHECKING:
+    from deltastore.upkeep.background import Tidier
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +37,12 @@ async def off_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     except RuntimeError:
         return call(*args, **kwargs)
     return await outcome
+
+
+def _tidier(store: Store, rules: Retention) -> "Tidier":
+    from deltastore.upkeep.background import Tidier  # most savers need nothing of upkeep
+
+    return Tidier(store, rules)
 
 
 class SaverBase(BaseCheckpointSaver[str]):
@@ -67,7 +75,7 @@ class SaverBase(BaseCheckpointSaver[str]):
         self.fenced = fenced
         self._owns_tidier = True
         rules = check_rules(retention)
-        self._tidier = None if rules is None or rules.is_off else Tidier(store, rules)
+        self._tidier = None if rules is None or rules.is_off else _tidier(store, rules)
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None

@@ -26,7 +26,6 @@ from deltastore.codec.strict import STRICT
 from deltastore.errors import InvalidInputError
 from deltastore.langgraph.base import SaverBase
 from deltastore.langgraph.configs import address, config_of, id_of
-from deltastore.langgraph.validating import warn_of_losses
 from deltastore.log import keys, rows
 from deltastore.log.heads import Head
 from deltastore.log.intents import Versioned
@@ -93,7 +92,7 @@ class SavingSaver(SaverBase):
         frame = {key: value for key, value in checkpoint.items() if key not in _OWN_KEYS}
         encoded = encode_whole(described, self._codec, "metadata")
         if self.validate:
-            warn_of_losses("metadata", described, partial(self._codec.decode, encoded))
+            _warn_of_losses("metadata", described, partial(self._codec.decode, encoded))
         return Put(
             thread=thread,
             namespace=namespace,
@@ -140,7 +139,7 @@ class SavingSaver(SaverBase):
         """Take a value apart, and with `validate` warn of what won't come back. Raises EncodeError."""
         made = cut(value, self._codec, channel, before)
         if self.validate:
-            warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
+            _warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
         return made
 
     def _kept(self, head: Head, name: str) -> Cut | None:
@@ -191,6 +190,12 @@ class SavingSaver(SaverBase):
             list(made.values()),
             False,
         )
+
+
+def _warn_of_losses(channel: str, given: Any, reload: Callable[[], Any]) -> None:
+    from deltastore.langgraph.validating import warn_of_losses  # seldom wanted
+
+    warn_of_losses(channel, given, reload)
 
 
 async def _when_done(start: Callable[[M], "Future[Any]"], run: Callable[[M], object], made: M) -> None:
