@@ -14,6 +14,8 @@ Spans = tuple[Span, ...]
 
 MAX_CHUNKS = 1 << 32
 """What a value may have, in chunks: a damaged length must not ask for all memory."""
+_SMALL_GAP, _SMALL = 64, 128
+"""What one byte of a varint holds: zigzagged, and as it is."""
 MAX_NUMBER = 1 << 47
 """The greatest chunk number: half of what six bytes of a key hold, so that a shift of as much still fits."""
 
@@ -101,6 +103,10 @@ def shift(spans: Sequence[Span], base: int, by: int) -> Spans:
 
 def encode(spans: Sequence[Span], base: int) -> bytes:
     """Return spans as (gap, length) varints; the first gap is counted from `base`."""
+    if len(spans) == 1:  # mostly: a chunk or two, just stored
+        (first, length) = spans[0]
+        if 0 <= first - base < _SMALL_GAP and length < _SMALL:
+            return bytes((first - base << 1, length))
     out = bytearray()
     expected = base
     for first, length in spans:

@@ -94,6 +94,8 @@ class Draft:
         wanted = intent.resolve(self.parent)
         for number in sorted(wanted.drop):
             self._apply(rec.Drop(number))
+            self.blobs.pop(number, None)
+            self._forget(number)
         for number, value in wanted.assign.items():
             self._assign(number, value, wanted.configured.get(number))
         for write in wanted.folds:
@@ -114,13 +116,13 @@ class Draft:
             depth,
             0,
             self.state,
-            {number: blobs for number, blobs in self.blobs.items() if number in self.state},
-            {number: keys_ for number, keys_ in self.keys.items() if number in self.state},
+            self.blobs,
+            self.keys,
             self._kept_bases(sums),
             wanted.seeds,
             sums,
             wanted.versions,
-            {number: notes for number, notes in self.notes.items() if number in self.state},
+            self.notes,
         )
         return head, ops, order
 
