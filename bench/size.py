@@ -1,4 +1,4 @@
-"""Measure what savers store, and how long each put takes, when a workload's recorded calls are replayed on them.
+"""Measure what savers store, and how long calls take, when a workload's recorded calls are replayed on them.
 
     python -m bench.size                                        chat500 on deltastore: 1,500 checkpoints
     python -m bench.size --turns 50 --peer sqlite --verify      shorter, beside another saver, all answers compared
@@ -31,6 +31,10 @@ PRODUCT = "deltastore"
 PERCENTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
 WINDOW = 0.1
 """The share of a series that counts as its start, and as its end."""
+READS = {"latest": 20, "historic": 40, "list of 10": 5}
+"""How often each read is measured, on the store as it is in the end."""
+PUT_OF_MESSAGES = "put of messages"
+"""Those puts that change the conversation, told apart: others cost less."""
 REBUILT_STATES = 60
 """States with delta channels rebuilt that --verify compares: a rebuild may read the whole thread."""
 
@@ -48,10 +52,12 @@ def measure(name: str, workload: str, record_path: Path, directory: Path, verify
         wall_s = time.perf_counter() - started
         stored = measure_bytes() if measure_bytes else None
         digests = hash_answers(trace, saver, workload) if verify and not contender.persistent else None
+        reads = read(trace, saver)
     result = {
         "wall_s": round(wall_s, 3),
         "stored_bytes": allocated_bytes(directory) if stored is None else stored,
         "calls": {method: summarise(series) for method, series in durations.items()},
+        "reads": {what: summarise(series) for what, series in reads.items()},
     }
     if verify and contender.persistent:
         with contender.open(directory) as (saver, _):
@@ -69,8 +75,30 @@ def replay(trace: Record, saver: Any) -> dict[str, list[float]]:
             function(config=arguments[0], channels=arguments[1])
         else:
             function(*arguments)
-        durations.setdefault(method, []).append(time.perf_counter() - start)
+        took = time.perf_counter() - start
+        durations.setdefault(method, []).append(took)
+        if method == "put" and "messages" in arguments[3]:
+            durations.setdefault(PUT_OF_MESSAGES, []).append(took)
     return durations
+
+
+def read(trace: Record, saver: Any) -> dict[str, list[float]]:
+    """Read the last thread's latest checkpoint, random ones of all threads, and lists; return the seconds of each."""
+    checkpoints = trace.checkpoints()
+    chance = random.Random("reads")
+    thread = {"configurable": {key: checkpoints[-1]["configurable"][key] for key in ("thread_id", "checkpoint_ns")}}
+    reads = {
+        "latest": lambda: saver.get_tuple(thread),
+        "historic": lambda: saver.get_tuple(chance.choice(checkpoints)),
+        "list of 10": lambda: list(saver.list(thread, limit=10)),
+    }
+    found: dict[str, list[float]] = {}
+    for what, call in reads.items():
+        for _ in range(READS[what]):
+            start = time.perf_counter()
+            call()
+            found.setdefault(what, []).append(time.perf_counter() - start)
+    return found
 
 
 def hash_answers(trace: Record, saver: Any, workload: str) -> dict[str, dict[str, str]]:
@@ -185,7 +213,7 @@ def print_saver(result: dict[str, Any]) -> None:
     print(f"  {result['stored_bytes']:,} bytes stored; {result['wall_s']:g} s for all calls")
     columns = [*PERCENTILES, "start_p50", "end_p50"]
     print(f"  {'ms':<27}{'calls':>7}" + "".join(f"{column:>11}" for column in columns))
-    for method, summary in result["calls"].items():
+    for method, summary in (result["calls"] | result["reads"]).items():
         figures = "".join(f"{summary[f'{column}_ms']:>11.3f}" for column in columns)
         print(f"  {method:<27}{summary['n']:>7,}{figures}")
     print()

@@ -220,12 +220,17 @@ def decode_row(data: bytes, last: int, dictionaries: Dictionaries | None) -> Chu
     plain = unpack(head.body, dictionaries)
     reader = Reader(plain)
     tags = reader.take(len(head.numbers))
-    held = [(place, number) for place, number in enumerate(head.numbers) if number not in head.based]
-    lengths = [reader.varint() for _ in held]
+    held: Iterable[tuple[int, int]] = enumerate(head.numbers)
+    if head.based:
+        held = [(place, number) for place, number in held if number not in head.based]
+    lengths = reader.varints(len(head.numbers) - len(head.based))
     whole: dict[int, bytes] = {}
+    start = reader.place
+    if start + sum(lengths) != reader.end:
+        raise ChecksumError(f"malformed chunk row: chunks of {sum(lengths)} bytes in {reader.end - start}")
     for (place, number), length in zip(held, lengths, strict=True):
-        whole[number] = tags[place : place + 1] + reader.take(length)
-    reader.finish()
+        whole[number] = tags[place : place + 1] + plain[start : start + length]
+        start += length
     return ChunkRow(head.numbers, tags, whole, head.based)
 
 

@@ -85,6 +85,25 @@ class Reader:
             shift += 7
         raise ChecksumError(f"malformed row: a varint at byte {self.place} of {self.end} has no end")
 
+    def varints(self, count: int) -> list[int]:
+        """Read so many unsigned LEB128. Raises ChecksumError."""
+        data, place, end = self.data, self.place, self.end
+        out: list[int] = []
+        for _ in range(count):
+            byte = data[place] if place < end else 0x80
+            if byte < 0x80:  # most take one byte, or two
+                place += 1
+                out.append(byte)
+            elif place + 1 < end and data[place + 1] < 0x80:
+                out.append(byte & 0x7F | data[place + 1] << 7)
+                place += 2
+            else:
+                self.place = place
+                out.append(self.varint())
+                place = self.place
+        self.place = place
+        return out
+
     def take(self, count: int) -> bytes:
         """Read `count` bytes. Raises ChecksumError."""
         start = self.place

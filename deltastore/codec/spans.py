@@ -82,9 +82,15 @@ def splice(spans: Spans, place: int, removed: int, inserted: Sequence[Span]) -> 
     total = count(spans)
     if not 0 <= place <= place + removed <= total:
         raise ChecksumError(f"malformed record: {removed} chunks at {place} replaced in a value of {total}")
-    if place == total:  # most values only grow
-        return join((spans, inserted))
-    return join((slice_of(spans, 0, place), inserted, slice_of(spans, place + removed, total)))
+    out = slice_of(spans, 0, place) if place < total else list(spans)  # most values only grow
+    after = slice_of(spans, place + removed, total) if place + removed < total else []
+    for first, length in (*inserted, *after[:1]):  # only there can one continue another
+        if out and out[-1][0] + out[-1][1] == first:
+            out[-1] = (out[-1][0], out[-1][1] + length)
+        else:
+            out.append((first, length))
+    out += after[1:]
+    return tuple(out)
 
 
 def shift(spans: Sequence[Span], base: int, by: int) -> Spans:
@@ -118,6 +124,10 @@ def encode(spans: Sequence[Span], base: int) -> bytes:
 
 def decode(data: bytes, base: int) -> Spans:
     """Undo `encode`. Raises ChecksumError."""
+    if len(data) == 2 and data[0] < _SMALL and 0 < data[1] < _SMALL:  # as `encode` writes most
+        first = base + unzigzag(data[0])
+        if 1 <= first <= MAX_NUMBER - _SMALL:
+            return ((first, data[1]),)
     reader = Reader(data)
     out: list[Span] = []
     expected, total = base, 0
