@@ -43,7 +43,8 @@ COMPACTED_COLUMNS = (
     "seconds",
     "wrong",
 )
-PRODUCT, PEER = "deltastore", "sqlite"
+PRODUCT, PEER, REFERENCE = "deltastore", "sqlite", "inmemory"
+PUT_OF_MESSAGES = "put of messages"
 INTRODUCTION = """\
 # Benchmarks
 
@@ -81,7 +82,7 @@ def page() -> str:
         cells = [_spread(savers[saver], end) for end in (False, True) for saver in (PRODUCT, PEER)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "Median, and in brackets the 10th and 90th percentile; the end is the last tenth of the calls.", ""]
-    lines += [*compacted(), "", *commits(), ""]
+    lines += [*reads(results), "", *compacted(), "", *commits(), ""]
     first = results["chat500"]
     machine, versions = first["machine"], first["versions"]
     lines += [
@@ -94,6 +95,30 @@ def page() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def reads(results: dict[str, Any]) -> list[str]:
+    """Return the part on reads, and on the puts that change a conversation, beside both peers."""
+    lines = [
+        "## Puts of messages, and reads",
+        "",
+        "Medians in milliseconds, deltastore / SqliteSaver / InMemorySaver: the puts of the last tenth that change the",
+        "messages, or all of it where none does; the latest checkpoint, random ones, and the latest ten, of",
+        "the finished store, in the process that wrote it. InMemorySaver keeps nothing.",
+        "",
+        "| workload | put of messages, at the end | all calls, s | latest | any checkpoint | list of 10 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in WORKLOADS:
+        found = [results[name]["savers"][saver] for saver in (PRODUCT, PEER, REFERENCE)]
+        calls = [saver["calls"] for saver in found]
+        cells = [
+            [each.get(PUT_OF_MESSAGES, each["put"])["end_p50_ms"] for each in calls],
+            [sum(series["total_s"] for what, series in each.items() if what != PUT_OF_MESSAGES) for each in calls],
+            *([saver["reads"][what]["p50_ms"] for saver in found] for what in ("latest", "historic", "list of 10")),
+        ]
+        lines.append(f"| {name} | {' | '.join(' / '.join(f'{figure:,.3g}' for figure in cell) for cell in cells)} |")
+    return lines
 
 
 def compacted() -> list[str]:
