@@ -91,7 +91,9 @@ def _summed(steps: list[Any]) -> Iterator[int]:
 
 
 class PackedRecords(Sequence[Record]):
-    """The records of a pack, each parsed when it is looked at: most reads want one of many. Not thread-safe."""
+    """The records of a pack, each parsed when it is looked at: most reads want one of many. Thread-safe, for what is
+    parsed twice is the same.
+    """
 
     __slots__ = ("_columns", "_members", "_parsed")
 

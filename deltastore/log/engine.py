@@ -30,6 +30,7 @@ from deltastore.log import (
     policy,
     putting,
     retention,
+    rowcache,
     rows,
     tagging,
     walking,
@@ -88,8 +89,17 @@ class Log:
         self.names = names.Names(storage)
         self.registry = Registry(self.names, reducers)
         frequency = snapshot_frequency or stored[2].get("snapshot_frequency", policy.DEFAULT_SNAPSHOT_FREQUENCY)
-        self._context = putting.Context(HeadCache(cache_bytes), self.registry, frequency)
+        self._context = putting.Context(self._new_caches(), self.registry, frequency)
         self._begin_writing()
+
+    def _new_caches(self) -> HeadCache:
+        for_rows = self._cache_bytes // rowcache.SHARE
+        self._rows = rowcache.RowCache(for_rows)
+        return HeadCache(self._cache_bytes - for_rows)
+
+    def _view(self, tx: ReadTransaction, number: int, thread: str) -> View:
+        self.heads  # noqa: B018 - after a fork, the caches are others
+        return View(tx, number, thread, self._rows)
 
     @property
     def snapshot_frequency(self) -> int:
@@ -101,8 +111,7 @@ class Log:
         """The head cache of this handle."""
         if os.getpid() != self._pid:  # a fork copies locks as they are, perhaps held by a thread that isn't here
             self._pid = os.getpid()
-            cache = HeadCache(self._cache_bytes)
-            self._context = putting.Context(cache, self.registry, self._context.snapshot_frequency)
+            self._context = putting.Context(self._new_caches(), self.registry, self._context.snapshot_frequency)
             self._begin_writing()
         return self._context.heads
 
@@ -120,7 +129,7 @@ class Log:
             commits.largest,
             heads.hits,
             heads.misses,
-            heads.held_bytes,
+            heads.held_bytes + self._rows.held_bytes,
         )
 
     def _begin_writing(self) -> None:
@@ -248,7 +257,7 @@ class Log:
             if located is None:
                 return None
             number, header, found = located
-            view = View(tx, number, thread)
+            view = self._view(tx, number, thread)
             wanted = id_
             if wanted is None:
                 finding.check_latest(found)
@@ -278,7 +287,7 @@ class Log:
                     out.append(None)
                     continue
                 number, header, found = here
-                view = view or View(tx, number, thread)
+                view = view or self._view(tx, number, thread)
                 ulid = finding.find(view, found, id_)
                 out.append(None if ulid is None else self._load(view, header, found, ulid, None, True))
             return out
@@ -310,7 +319,7 @@ class Log:
             if located is None:
                 return []
             number, _, found = located
-            view = View(tx, number, thread)
+            view = self._view(tx, number, thread)
             return loading.load_writes(view, self.registry, finding.tasks(view, found, id_))
 
     def walk(
@@ -340,7 +349,7 @@ class Log:
                     f"thread {thread!r}, namespace {namespace!r} is written by the native API, "
                     "which has no such history; read it with store.thread(…)"
                 )
-            view = View(tx, number, thread)
+            view = self._view(tx, number, thread)
             ulid = finding.find(view, found, wanted)
             if ulid is None and id_ is None:
                 raise _missing_latest(thread, wanted)
@@ -377,7 +386,7 @@ class Log:
             if located is None:
                 return []
             number, _, found = located
-            view = View(tx, number, thread)
+            view = self._view(tx, number, thread)
             out: list[Entry] = []
             for id_, ulid, record in finding.ids_down(view, found, before):
                 if len(out) >= limit:
@@ -401,7 +410,7 @@ class Log:
             if located is None:
                 return None
             number, _, found = located
-            view = View(tx, number, thread)
+            view = self._view(tx, number, thread)
             ulid = finding.find(view, found, id_)
             if ulid is None:
                 return None

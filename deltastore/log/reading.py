@@ -18,6 +18,7 @@ from deltastore.codec.records import Record, Value, series_of
 from deltastore.errors import BrokenChainError
 from deltastore.log import keys, rows
 from deltastore.log.dictionaries import Dictionaries
+from deltastore.log.rowcache import RowCache
 from deltastore.log.state import Channel, State, fold
 from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
 from deltastore.storage.port import ReadTransaction
@@ -35,7 +36,9 @@ class FoundRow:
 class View:
     """One thread in one transaction. Rows that were read are kept for the length of the call."""
 
-    def __init__(self, tx: ReadTransaction, thread: int, name: str) -> None:
+    def __init__(self, tx: ReadTransaction, thread: int, name: str, rows: RowCache | None = None) -> None:
+        """View a thread; `rows` keeps decoded rows for later views."""
+        self._rows = rows
         self.tx = tx
         self.thread = thread
         self.name = name
@@ -57,7 +60,13 @@ class View:
         return found
 
     def _open(self, key: bytes, sealed: bytes) -> RecordRow:
-        return open_row(unseal(key, sealed), key[-ulids.ULID_BYTES :], self.dictionaries)
+        known = self._rows.get(key, sealed) if self._rows is not None else None
+        if isinstance(known, RecordRow):
+            return known
+        row = open_row(unseal(key, sealed), key[-ulids.ULID_BYTES :], self.dictionaries)
+        if self._rows is not None:
+            self._rows.keep(key, sealed, row)
+        return row
 
     def record_rows(self, namespace: int, after: bytes | None = None, *, reverse: bool = False) -> Iterator[FoundRow]:
         """Iterate over record rows; forwards those whose last ULID is > `after`, in reverse those up to
@@ -170,8 +179,14 @@ class View:
 
     def open_chunks(self, key: bytes, sealed: bytes) -> chunkrow.ChunkRow:
         """Decode a chunk row, given its key. Raises ChecksumError."""
+        known = self._rows.get(key, sealed) if self._rows is not None else None
+        if isinstance(known, chunkrow.ChunkRow):
+            return known
         last = int.from_bytes(key[-keys.NUMBER_BYTES :], "big")
-        return chunkrow.decode_row(unseal(key, sealed), last, self.dictionaries)
+        row = chunkrow.decode_row(unseal(key, sealed), last, self.dictionaries)
+        if self._rows is not None:
+            self._rows.keep(key, sealed, row)
+        return row
 
     def _chunk_row(self, series: int, number: int) -> chunkrow.ChunkRow:
         row = self._chunk_rows.get((series, number))
