@@ -21,6 +21,8 @@ from tests.upkeep import both_fronts
 
 TRIALS = {"quick": 25, "ci": 3_000, "deep": 50_000}
 DATA = Path("env-1", "data.mdb")
+ROOT = range(128, 136)
+"""Where the number of the root stands in a page that says where everything is."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +104,11 @@ def test_a_file_cut_anywhere_is_refused_or_whole(made, store_of) -> None:
 
 
 def test_bits_of_the_pages_that_say_where_everything_is(made, store_of, request: pytest.FixtureRequest) -> None:
-    """Never a crash, and never an older commit in place of the newest. Every 9th bit by default."""
+    """Never a crash, and never an older commit in place of the newest. Every 9th bit by default.
+
+    But where the number of the root leads to that of an earlier commit, for pages don't tell which commit they are of.
+    There `check` tells.
+    """
     _, before, _ = made
     every = 9 if request.config.getoption("--profile") == "quick" else 1
     path = store_of(before.data)
@@ -118,8 +124,9 @@ def test_bits_of_the_pages_that_say_where_everything_is(made, store_of, request:
                 path = store_of(bytes(data))
                 try:
                     with deltastore.open(path, create=False, sync="none") as store:
-                        assert repr(store.thread("n").latest()) == latest, (start, bit)
-                    found["right"] += 1
+                        same = repr(store.thread("n").latest()) == latest
+                        assert same or (bit // 8 in ROOT and not check(store).ok), (start, bit)
+                    found["right" if same else "older"] += 1
                 except DeltastoreError:
                     found["typed"] += 1
         return found
@@ -131,7 +138,8 @@ def test_bits_of_the_pages_that_say_where_everything_is(made, store_of, request:
 
 def test_what_commits_leave_is_never_called_damaged(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Also where the last pages were never written, for they are free: LMDB leaves them out."""
-    chance = random.Random(request.config.getoption("--hypothesis-seed"))
+    profile = request.config.getoption("--profile")  # by default the same each time, for all kinds must come up
+    chance = random.Random(1 if profile == "quick" else request.config.getoption("--hypothesis-seed"))
     path = tmp_path / "store.ds"
     storage = LmdbStorage(path, sync="none")
     short = 0
