@@ -9,9 +9,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from deltastore import ulid as ulids
-from deltastore.codec.records import HISTORY_ENDS, HISTORY_LOST, PARENT_DELETED, SETTLED, Record, Value
+from deltastore.codec.records import (
+    HISTORY_ENDS,
+    HISTORY_LOST,
+    PARENT_DELETED,
+    SETTLED,
+    VERSIONS_CHANNEL,
+    Record,
+    Value,
+    series_of,
+)
+from deltastore.codec.strict import STRICT
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError
-from deltastore.log import finding, rows
+from deltastore.log import finding, keys, names, rows
 from deltastore.log.reading import View, require
 
 
@@ -39,7 +49,7 @@ def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collect
         for channel in [channel for channel in remaining if channel in state]:
             found[channel].seed = state[channel].value
             remaining.discard(channel)
-    current = _up(view, namespace, target, record) if remaining else None
+    current = _up(view, namespace, target, record, remaining) if remaining else None
     while current is not None and current[0] not in seen:
         ulid, record = current
         seen.add(ulid)
@@ -50,7 +60,7 @@ def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collect
             for channel in [channel for channel in remaining if channel in state]:
                 found[channel].seed = state[channel].value
                 remaining.discard(channel)
-        current = _up(view, namespace, ulid, record) if remaining else None
+        current = _up(view, namespace, ulid, record, remaining) if remaining else None
     for walked in found.values():
         walked.writes.reverse()
     return found
@@ -87,7 +97,9 @@ def tasks_at(view: View, namespace: rows.Namespace, ulid: bytes, record: Record)
     return packed if record.is_remnant else rows.merge_tasks(packed, finding.loose_tasks(view, namespace, record.id))
 
 
-def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> tuple[bytes, Record] | None:
+def _up(
+    view: View, namespace: rows.Namespace, ulid: bytes, record: Record, channels: Collection[int]
+) -> tuple[bytes, Record] | None:
     if record.flags & HISTORY_LOST:
         raise BrokenChainError(
             f"thread {view.name!r}: what the history of checkpoint {record.id!r} needs of {record.parent_id!r}, its "
@@ -95,6 +107,9 @@ def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> t
             "channels in full, or restore from a backup"
         )
     if record.flags & PARENT_DELETED and finding.find(view, namespace, record.parent_id or "") is None:
+        versioned = _versioned(view, namespace, ulid, record)
+        if versioned is not None and versioned.isdisjoint(channels):
+            return None  # they began after it
         raise CheckpointNotFoundError(
             f"thread {view.name!r}: checkpoint {record.id!r} was put after its parent {record.parent_id!r} had been "
             "deleted, so the history of its delta channels is lost. Go on from a checkpoint before it, or put one that "
@@ -107,6 +122,16 @@ def _up(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> t
         lambda parent: view.record(namespace.number, parent),
         lambda id_: finding.find(view, namespace, id_),
     )
+
+
+def _versioned(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> set[int] | None:
+    """Return the channels that a checkpoint has a version of; None of a remnant, which doesn't tell."""
+    versions = None if record.is_remnant else view.state(namespace.number, ulid).get(VERSIONS_CHANNEL)
+    if versions is None or versions.value is None:
+        return None
+    known = STRICT.decode_dict(view.blobs(series_of(VERSIONS_CHANNEL), versions.value.spans))
+    found = (names.find(view.tx, keys.CHANNEL, keys.encode_name(name)) for name in known)
+    return {number for number in found if number is not None}
 
 
 def parent_of(

@@ -16,7 +16,7 @@ from langgraph.types import Command, Send, interrupt
 
 from deltastore import CheckpointNotFoundError, FrontMismatchError, Store, check
 from deltastore.langgraph import DeltaSaver
-from tests.langgraph.comparing import config
+from tests.langgraph.comparing import checkpoint, config
 from tests.langgraph.deleting import agent, folding, hidden, listed, log_at, put, runs, say, where
 from tests.raw import rows_of, states
 
@@ -265,6 +265,23 @@ def test_a_gap_can_not_be_erased(open_store: OpenStore, frequency: int, written:
     saver.prune(["t"], erase=True)
     assert hidden(saver.store) == 0
     assert listed(saver) == ["7"]
+
+
+def test_a_channel_that_began_after_a_gap_has_its_whole_history(open_store: OpenStore) -> None:
+    """The checkpoint whose parent was deleted has no version of it, so nothing of it can have been lost."""
+    saver = DeltaSaver(open_store())
+    saver.put(config("t"), checkpoint("1", {"log": "1"}, {"log": SEED}), {}, {"log": "1"})
+    saver.store.thread("t").delete("1")
+    saver.put(config("t", "1"), checkpoint("2", {"log": "2"}, {}), {}, {"log": "2"})
+    saver.put_writes(config("t", "2"), [("notes", ["began"])], "task")
+    saver.put(config("t", "2"), checkpoint("3", {"log": "2", "notes": "3"}, {}), {}, {"notes": "3"})
+    for reader in (saver, DeltaSaver(open_store())):
+        found = reader.get_delta_channel_history(config=config("t", "3"), channels=["notes"])
+        assert [value for _, _, value in found["notes"]["writes"]] == [["began"]]
+        assert "seed" not in found["notes"]
+        for channels in (["log"], ["log", "notes"]):
+            with pytest.raises(CheckpointNotFoundError, match="history of its delta channels"):
+                reader.get_delta_channel_history(config=config("t", "3"), channels=channels)
 
 
 # --- calls ------------------------------------------------------------------------------------
