@@ -2,15 +2,14 @@
 
 A head is keyed by the checkpoint's ULID and is only used while the thread's `collected` is what it was when the head
 was read; since a checkpoint's meaning never changes, it is right whichever process wrote since. Bounded in bytes.
-Imports codec and state. Thread-safe.
+Imports codec, state, standing and lru. Thread-safe.
 """
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltastore.codec.records import Value
+from deltastore.log.lru import Lru
 from deltastore.log.standing import Standing
 from deltastore.log.state import State
 
@@ -112,10 +111,7 @@ class HeadCache:
     """The most recently used heads and pending writes, up to a number of bytes. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[Any, ...], tuple[Kept, int]] = OrderedDict()
-        self._bytes = 0
+        self._kept: Lru[tuple[Any, ...], Kept] = Lru(limit_bytes)
         self.hits = 0
         self.misses = 0
 
@@ -124,7 +120,7 @@ class HeadCache:
 
         None where it is another checkpoint's, or something was collected since.
         """
-        found = self._get((thread, namespace))
+        found = self._kept.get((thread, namespace))
         is_it = isinstance(found, Head) and found.collected == collected and (ulid is None or found.ulid == ulid)
         self.hits += is_it  # about: counting must not take a lock more
         self.misses += not is_it
@@ -132,7 +128,7 @@ class HeadCache:
 
     def keep(self, thread: int, namespace: int, head: Head) -> None:
         """Keep a head, in place of the namespace's earlier one. An older checkpoint doesn't displace a newer one."""
-        earlier = self._get((thread, namespace))
+        earlier = self._kept.get((thread, namespace))
         if isinstance(earlier, Head) and earlier.ulid > head.ulid and earlier.collected >= head.collected:
             return
         self._put((thread, namespace), head)
@@ -151,12 +147,12 @@ class HeadCache:
 
         Only as far as a snapshot with this next chunk number has them.
         """
-        found = self._get((thread, namespace, id_))
+        found = self._kept.get((thread, namespace, id_))
         return found.below(next_chunk) if isinstance(found, Pending) and found.collected == collected else None
 
     def keep_pending(self, thread: int, namespace: int, id_: str, pending: Pending) -> None:
         """Keep the pending writes of a checkpoint id, beside those that other tasks put meanwhile."""
-        earlier = self._get((thread, namespace, id_))
+        earlier = self._kept.get((thread, namespace, id_))
         if isinstance(earlier, Pending) and earlier.collected == pending.collected:
             numbers, bases = earlier.numbers | pending.numbers, earlier.bases | pending.bases
             pending = Pending(pending.collected, numbers, bases)
@@ -164,47 +160,24 @@ class HeadCache:
 
     def standing(self, thread: str, namespace: str) -> Standing | None:
         """Return what a thread's own rows were when this process wrote last there, by the names of both."""
-        found = self._get((thread, namespace))
+        found = self._kept.get((thread, namespace))
         return found if isinstance(found, Standing) else None
 
     def keep_standing(self, thread: str, namespace: str, standing: Standing) -> None:
         """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one."""
-        earlier = self._get((thread, namespace))
+        earlier = self._kept.get((thread, namespace))
         if isinstance(earlier, Standing) and earlier.moment > standing.moment:
             return
         self._put((thread, namespace), standing)
 
     def drop_pending(self, thread: int, namespace: int, id_: str) -> None:
         """Forget pending writes that a checkpoint has consumed."""
-        with self._lock:
-            self._remove((thread, namespace, id_))
+        self._kept.remove((thread, namespace, id_))
 
     @property
     def held_bytes(self) -> int:
         """About what the cache holds."""
-        return self._bytes
-
-    def _get(self, key: tuple[Any, ...]) -> Kept | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            self._entries.move_to_end(key)
-            return entry[0]
+        return self._kept.held_bytes
 
     def _put(self, key: tuple[Any, ...], value: Kept) -> None:
-        weight = STANDING_BYTES if isinstance(value, Standing) else value.weight()
-        with self._lock:
-            self._remove(key)
-            if weight > self.limit_bytes:
-                return
-            self._entries[key] = (value, weight)
-            self._bytes += weight
-            while self._bytes > self.limit_bytes:
-                _, (_, freed) = self._entries.popitem(last=False)
-                self._bytes -= freed
-
-    def _remove(self, key: tuple[Any, ...]) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._bytes -= entry[1]
+        self._kept.put(key, value, STANDING_BYTES if isinstance(value, Standing) else value.weight())
