@@ -70,14 +70,14 @@ class SavingSaver(SaverBase):
         """Store a checkpoint; values are encoded before the first await. Raises as `put` does."""
         made = self._make_put(config, checkpoint, metadata)
         await _when_done(self._log.put_soon, self._log.put, made)
-        self._note(made)
+        self._tell_tidier(made)
         return config_of(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
 
     def _put(self, made: Put) -> None:
         self._log.put(made)
-        self._note(made)
+        self._tell_tidier(made)
 
-    def _note(self, made: Put) -> None:
+    def _tell_tidier(self, made: Put) -> None:
         if self._tidier is not None:
             self._tidier.note(made.thread)
 

@@ -44,16 +44,16 @@ class Timing:
                 item = next(items, None)
                 if item is None:
                     return
-                self._note("list", began)
+                self._log_time("list", began)
                 yield item
 
     @contextmanager
     def _timed(self, method: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self._note(method, began)
+        self._log_time(method, began)
 
-    def _note(self, method: str, began: float) -> None:
+    def _log_time(self, method: str, began: float) -> None:
         self.times.write(f"{method} {time.perf_counter() - began:.9f}\n")
 
 
