@@ -12,6 +12,7 @@ from deltastore.errors import InvalidIdError
 ULID_BYTES = 16
 ULID_CHARACTERS = 26
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _TAIL_BITS = 80
 _COUNTER_BITS = 16
@@ -38,7 +39,7 @@ def milliseconds(ulid: bytes) -> int:
 def to_text(ulid: bytes) -> str:
     """Return the 26 characters of a ULID; they sort as the bytes do."""
     number = int.from_bytes(ulid, "big")
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 def from_text(text: str) -> bytes:

@@ -51,8 +51,8 @@ class Decoder(Protocol):
     def decode(self, blob: bytes) -> Any:
         """Return the value of an opaque blob."""
 
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
-        """Return the list whose elements and runs these are."""
+    def decode_list(self, blobs: Sequence[bytes], notes: object = None) -> list[Any]:
+        """Return the list whose elements and runs these are; faster with this codec's notes of a similar one."""
 
     def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
         """Return the dict whose entries these are."""
@@ -84,6 +84,9 @@ class Codec(Decoder, Protocol):
     def cut_list(self, values: list[Any], before: "Cut | None") -> "Cut":
         """Take a list apart by `encode_elements`, faster where this codec cut `before` and both have much in common."""
 
+    def note(self, values: list[Any], blobs: list[bytes], notes: object) -> object:
+        """Return notes of a list just decoded from these blobs, with these notes: for the next that has much of it."""
+
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return a key and its value as one blob."""
 
@@ -113,13 +116,13 @@ def cut(value: Any, codec: Codec, channel: str, before: Cut | None = None) -> Cu
         made = _cut(value, codec, before)
     except Exception as error:  # a serializer may raise anything
         raise _located(error, value, codec, channel) from error
-    for blob in made.blobs:
-        if len(blob) > MAX_CHUNK_BYTES:
-            raise EncodeError(
-                f"channel {channel!r}: one element takes {len(blob)} bytes encoded; the limit is {MAX_CHUNK_BYTES}. "
-                "Keep large data in files and their names in the state",
-                channel=channel,
-            )
+    largest = max(map(len, made.blobs), default=0)
+    if largest > MAX_CHUNK_BYTES:
+        raise EncodeError(
+            f"channel {channel!r}: one element takes {largest} bytes encoded; the limit is {MAX_CHUNK_BYTES}. "
+            "Keep large data in files and their names in the state",
+            channel=channel,
+        )
     return made
 
 
@@ -186,17 +189,17 @@ def runs(values: list[Any]) -> Iterable[list[Any]]:
         yield run
 
 
-def assemble(kind: int, blobs: Sequence[bytes], codec: Decoder) -> Any:
-    """Return the value that these chunks make up.
+def assemble(kind: int, blobs: Sequence[bytes], codec: Decoder, notes: object = None) -> Any:
+    """Return the value that these chunks make up; `notes` are the codec's own, of a list, if there are any.
 
     Raises ChecksumError, CodecMismatchError, or the serializer's error.
     """
     if kind == LIST:
-        return codec.decode_list(blobs)
+        return codec.decode_list(blobs, notes)
     if kind == DICT:
         return codec.decode_dict(blobs)
     if kind == SNAPSHOT_LIST:
-        return codec.wrap(codec.decode_list(blobs))
+        return codec.wrap(codec.decode_list(blobs, notes))
     if kind == SNAPSHOT_DICT:
         return codec.wrap(codec.decode_dict(blobs))
     if kind == OPAQUE and len(blobs) == 1:

@@ -89,7 +89,7 @@ class GenericCodec:
         serializer, _, _, kind = (*self._type_of(tag).split("\0", 3), "", "", "")[:4]
         return Sealed(serializer, kind, len(data), blake2b(data, digest_size=DIGEST_BYTES).digest())
 
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+    def decode_list(self, blobs: Sequence[bytes], notes: object = None) -> list[Any]:
         """Return the list of these elements, runs and removals. Raises ChecksumError."""
         out: list[Any] = []
         for blob in blobs:

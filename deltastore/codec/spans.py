@@ -4,11 +4,13 @@ A span is (first number, length). Pure; imports primitives only. The invariant: 
 empty and none continues the one before it, so that equal sequences of numbers have equal spans.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from deltastore.codec.primitives import Reader, put_varint, unzigzag, zigzag
 from deltastore.errors import ChecksumError
 
+_length_of: Callable[[tuple[int, int]], int] = itemgetter(1)
 Span = tuple[int, int]
 Spans = tuple[Span, ...]
 
@@ -57,10 +59,7 @@ def numbers(spans: Sequence[Span]) -> list[int]:
 
 def count(spans: Sequence[Span]) -> int:
     """Return how many chunks spans hold."""
-    total = 0
-    for _, length in spans:
-        total += length
-    return total
+    return sum(map(_length_of, spans))
 
 
 def slice_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:

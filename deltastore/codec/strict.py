@@ -118,6 +118,9 @@ class StrictCodec:
         """Take a list apart. Raises EncodeError."""
         return bl.Cut(LIST, self.encode_elements(values))
 
+    def note(self, values: list[Any], blobs: list[bytes], notes: object) -> object:
+        """Return None: what is stored decodes fast enough."""
+
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return an entry of a dict. Raises EncodeError."""
         return _tagged(bl.STRICT_ENTRY, {key: value})
@@ -132,7 +135,7 @@ class StrictCodec:
             raise bl.wrong_tag(blob[0], self)
         return strict_unpack(blob[1:])
 
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+    def decode_list(self, blobs: Sequence[bytes], notes: object = None) -> list[Any]:
         """Return the list of these elements, runs and removals. Raises ChecksumError, CodecMismatchError."""
         out: list[Any] = []
         for blob in blobs:

@@ -5,8 +5,10 @@ only takes messages of exact known classes whose validation would change nothing
 Imports codec and langchain-core.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
@@ -26,14 +28,18 @@ _USAGE_DETAILS: Final = {
 }
 _TOOL_CALL: Final = ["name", "args", "id", "type"]
 _TEXTS: Final = ("content", "type", "name", "id", "tool_call_id", "status")
+_drain: Final = deque[None](maxlen=0).extend
+"""Runs an iterator for what it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
     """A class as this module knows it.
 
-    `names` are the stored fields in order; `number` stands for class and names in the format. `texts_of` gives the
-    fields that are text or None in most messages, the type among them; `others_of` gives the rest, and `all_of` both.
+    `names` are the stored fields in order; `number` stands for class and names in the format. `fields` are all of them
+    as the class orders them, `from_stored` makes such a row of the type and the stored ones. `texts_of` gives the
+    fields that are text or None in most messages, the type among them; `others_of` gives the rest, `all_of` a
+    whole row, and `from_told` makes one of both.
     """
 
     number: int
@@ -42,29 +48,31 @@ class Schema:
     names: tuple[str, ...]
     unchanged: Callable[[tuple[Any, ...]], bool]
     values_of: Callable[[dict[str, Any]], tuple[Any, ...]]
-    fields: frozenset[str]
+    fields: tuple[str, ...]
     current: bool
+    from_stored: Callable[[Sequence[Any]], tuple[Any, ...]]
+    texts: tuple[str, ...]
+    others: tuple[str, ...]
     texts_of: Callable[[dict[str, Any]], tuple[Any, ...]]
     others_of: Callable[[dict[str, Any]], tuple[Any, ...]]
     all_of: Callable[[dict[str, Any]], tuple[Any, ...]]
+    from_told: Callable[[Sequence[Any]], tuple[Any, ...]]
 
-    def build(self, values: Sequence[Any]) -> BaseMessage:
-        """Return the message that these values were taken from, as LangGraph's reload makes it.
+    def build(self, rows: Sequence[Sequence[Any]]) -> list[BaseMessage]:
+        """Return messages with these values, each as `fields` are ordered, as LangGraph's reload makes them.
 
         That is, every field counts as set.
         """
-        content, additional, metadata, *rest = values
-        state = {"content": content, "additional_kwargs": additional, "response_metadata": metadata, "type": self.kind}
-        state.update(zip(self.names[3:], rest, strict=True))
+        states = list(map(dict, map(zip, repeat(self.fields), rows)))
         if not self.current:  # another langchain-core: let it validate
-            return self.cls(**state)
-        message = self.cls.__new__(self.cls)
+            return [self.cls(**state) for state in states]
+        made: list[BaseMessage] = list(map(self.cls.__new__, repeat(self.cls, len(states))))
         set_ = object.__setattr__
-        set_(message, "__dict__", state)
-        set_(message, "__pydantic_fields_set__", set(self.fields))
-        set_(message, "__pydantic_extra__", {})
-        set_(message, "__pydantic_private__", None)
-        return message
+        _drain(map(set_, made, repeat("__dict__"), states))
+        _drain(map(set_, made, repeat("__pydantic_fields_set__"), map(set, repeat(self.fields))))
+        _drain(map(set_, made, repeat("__pydantic_extra__"), [{} for _ in made]))
+        _drain(map(set_, made, repeat("__pydantic_private__"), repeat(None)))
+        return made
 
 
 def _plain_content(content: Any) -> bool:
@@ -145,8 +153,8 @@ def _schema(number: int, cls: type[BaseMessage], unchanged: Callable[[tuple[Any,
     fields = (*names[:3], "type", *names[3:])
     current = tuple(cls.model_fields) == fields
     kind = cls.model_fields["type"].default
-    texts = [name for name in fields if name in _TEXTS]
-    others = [name for name in fields if name not in _TEXTS]
+    texts = tuple(name for name in fields if name in _TEXTS)
+    others = tuple(name for name in fields if name not in _TEXTS)
     return Schema(
         number,
         cls,
@@ -154,12 +162,20 @@ def _schema(number: int, cls: type[BaseMessage], unchanged: Callable[[tuple[Any,
         names,
         unchanged,
         itemgetter(*names),
-        frozenset(fields),
+        fields,
         current,
+        _in_order(("type", *names), fields),
+        texts,
+        others,
         itemgetter(*texts),
         itemgetter(*others),
         itemgetter(*fields),
+        _in_order((*texts, *others), fields),
     )
+
+
+def _in_order(given: tuple[str, ...], wanted: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    return itemgetter(*map(given.index, wanted))
 
 
 _SCHEMAS: Final = (
@@ -196,8 +212,18 @@ def encode(value: Any) -> bytes | None:
 
 def decode(blobs: Sequence[bytes]) -> list[BaseMessage]:
     """Return the messages of blobs that `encode` made. Raises ChecksumError."""
-    joined = b"".join((b"\xdd", len(blobs).to_bytes(4, "big"), *(memoryview(blob)[1:] for blob in blobs)))
     try:
-        return [_BY_NUMBER[number].build(values) for number, *values in ormsgpack.unpackb(joined)]
-    except (KeyError, TypeError, ValueError) as error:
+        stored = [ormsgpack.unpackb(memoryview(blob)[1:]) for blob in blobs]
+        by_number: dict[int, list[list[Any]]] = {}
+        for values in stored:
+            by_number.setdefault(values[0], []).append(values)
+        built = {number: iter(_built(_BY_NUMBER[number], group)) for number, group in by_number.items()}
+        return [next(built[values[0]]) for values in stored]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ChecksumError(f"malformed message: {error}") from error
+
+
+def _built(schema: Schema, stored: list[list[Any]]) -> list[BaseMessage]:
+    if set(map(len, stored)) != {len(schema.fields)}:
+        raise ValueError(f"it hasn't {len(schema.names)} fields")
+    return schema.build([schema.from_stored([schema.kind, *values[1:]]) for values in stored])

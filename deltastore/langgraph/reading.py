@@ -12,6 +12,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelHistory
 
+from deltastore import terms
 from deltastore.codec.blobs import assemble
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL, Record
 from deltastore.codec.strict import STRICT
@@ -24,10 +25,11 @@ from deltastore.log import rows
 from deltastore.log.engine import Entry
 from deltastore.log.forks import Fork
 from deltastore.log.loading import Reading
-from deltastore.terms import ThreadInfo
 
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
+HISTORY_PAGE = 512
+"""The same where values aren't wanted at all."""
 
 
 class ReadingSaver(SaverBase):
@@ -50,9 +52,16 @@ class ReadingSaver(SaverBase):
         """Return a checkpoint, off the event loop."""
         return await off_loop(self.get_tuple, config)
 
-    def _tuple(self, config: RunnableConfig, thread_id: Any, namespace: str, reading: Reading) -> CheckpointTuple:
+    def _tuple(
+        self,
+        config: RunnableConfig,
+        thread_id: Any,
+        namespace: str,
+        reading: Reading,
+        notes: dict[str, object] | None = None,
+    ) -> CheckpointTuple:
         frame = self._frame(reading.record, namespace)
-        values = reading.values(self._codec)
+        values = reading.values(self._codec, notes)
         versions = reading.hidden_value(VERSIONS_CHANNEL, STRICT)
         checkpoint = {
             **frame,
@@ -138,12 +147,14 @@ class ReadingSaver(SaverBase):
             entries = (e for e in self._entries(config, thread, limit_id, first) if self._matches(e, wanted))
             # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
             size = 1 if left is None else min(left, PAGE)
+            notes: dict[str, object] = {}
             while page := list(islice(entries, size if left is None else min(size, left))):
                 readings = self._log.read_many(thread, [(entry.namespace, entry.id) for entry in page])
                 for entry, reading in zip(page, readings, strict=True):
                     if reading is not None:  # else deleted since
                         own = config_of(thread_id, entry.namespace, entry.id)
-                        yield self._tuple(own, thread_id, entry.namespace, reading)
+                        shared = notes if len(page) > 1 else None
+                        yield self._tuple(own, thread_id, entry.namespace, reading, shared)
                 size = min(2 * size, PAGE)
                 left = None if left is None else left - len(page)
 
@@ -160,13 +171,46 @@ class ReadingSaver(SaverBase):
         while (found := await off_loop(next, items, None)) is not None:
             yield found
 
+    def history(
+        self, config: RunnableConfig, *, limit: int | None = None, before: RunnableConfig | None = None
+    ) -> Iterator[terms.Checkpoint]:
+        """Iterate over the checkpoints of the config's namespace, the greatest id first, without reading their values.
+
+        What a page about a long thread shows: ids, parents, times and metadata; all branches are listed. Lazy; holds no
+        transaction while the caller has the iterator. Raises InvalidInputError, and as `get_tuple` does.
+        """
+        terms.check_limit(limit)
+        thread, namespace = address(config)
+        return self._history(thread, namespace, limit, id_of(before) if before else None)
+
+    def _history(
+        self, thread: str, namespace: str, limit: int | None, before: str | None
+    ) -> Iterator[terms.Checkpoint]:
+        left = limit
+        while page := self._log.page(
+            thread, namespace, before, min(HISTORY_PAGE, HISTORY_PAGE if left is None else left)
+        ):
+            for entry in page:
+                metadata = self._codec.decode(entry.record.metadata)
+                created = terms.when(entry.record.time_ms)
+                yield terms.Checkpoint(entry.id, thread, namespace, entry.parent_id, created, metadata)
+            before, left = page[-1].id, None if left is None else left - len(page)
+
+    async def ahistory(
+        self, config: RunnableConfig, *, limit: int | None = None, before: RunnableConfig | None = None
+    ) -> AsyncIterator[terms.Checkpoint]:
+        """Iterate as `history` does, each step off the event loop."""
+        items = self.history(config, limit=limit, before=before)
+        while (found := await off_loop(next, items, None)) is not None:
+            yield found
+
     def threads(
         self,
         *,
         filter: dict[str, Any] | None = None,  # noqa: A002
         limit: int | None = None,
         before: Any = None,
-    ) -> Iterator[ThreadInfo]:
+    ) -> Iterator[terms.ThreadInfo]:
         """Iterate over the threads with LangGraph checkpoints, the newest created first; `name` is the thread id.
 
         `metadata` is the thread's: that of the latest checkpoint of its root namespace, or of its first where it has no
@@ -187,7 +231,7 @@ class ReadingSaver(SaverBase):
         filter: dict[str, Any] | None = None,  # noqa: A002
         limit: int | None = None,
         before: Any = None,
-    ) -> AsyncIterator[ThreadInfo]:
+    ) -> AsyncIterator[terms.ThreadInfo]:
         """Iterate as `threads` does, each step off the event loop."""
         items = await off_loop(self.threads, filter=filter, limit=limit, before=before)
         while (found := await off_loop(next, items, None)) is not None:

@@ -133,9 +133,12 @@ class OpaqueCodec:
         """Not for this codec: values are never cut."""
         raise NotImplementedError
 
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+    def decode_list(self, blobs: Sequence[bytes], notes: object = None) -> list[Any]:
         """Refuse: what is cut was written by another serializer. Raises CodecMismatchError."""
         raise bl.wrong_tag(blobs[0][0] if blobs else bl.JSONPLUS_ELEMENT, self)
+
+    def note(self, values: list[Any], blobs: list[bytes], notes: object) -> object:
+        """Return None: values are never cut."""
 
     def decode_dict(self, blobs: Sequence[bytes]) -> dict[Any, Any]:
         """Refuse: what is cut was written by another serializer. Raises CodecMismatchError."""
@@ -193,10 +196,8 @@ class JsonPlusCodec(OpaqueCodec):
         """Take a list apart; runs of messages that are as they were aren't encoded again."""
         if self._has_own_reader():
             return bl.Cut(LIST, self.encode_elements(values))
-        known = before.notes if before is not None else None
-        notes = known if isinstance(known, noting.Notes) else None
-        blobs, noted = noting.encode(values, self.encode_elements, before.blobs if before else (), notes)
-        return bl.Cut(LIST, blobs, notes=noted)
+        blobs, notes = noting.encode(values, self.encode_elements, _noted(before.notes if before else None))
+        return bl.Cut(LIST, blobs, notes=notes)
 
     def _element(self, value: Any) -> bytes:
         return bytes((bl.JSONPLUS_ELEMENT,)) + self._packed([value], _ONE_ELEMENT)
@@ -209,8 +210,16 @@ class JsonPlusCodec(OpaqueCodec):
         """Return some scalars. Raises what the serializer raises."""
         return bytes((bl.JSONPLUS_RUN,)) + self._packed(values, None)
 
-    def decode_list(self, blobs: Sequence[bytes]) -> list[Any]:
+    def decode_list(self, blobs: Sequence[bytes], notes: object = None) -> list[Any]:
         """Return the list of these elements and runs. Raises CodecMismatchError, or what the serializer raises."""
+        noted = _noted(notes)
+        return self._decoded(blobs) if noted is None else noting.decode(blobs, self._decoded, noted)
+
+    def note(self, values: list[Any], blobs: list[bytes], notes: object) -> object:
+        """Return notes of a list that was decoded, for the next that has much of it."""
+        return noting.note(values, blobs, _noted(notes))
+
+    def _decoded(self, blobs: Sequence[bytes]) -> list[Any]:
         out: list[Any] = []
         for tag, group in groupby(blobs, key=itemgetter(0)):
             same = list(group)
@@ -240,3 +249,8 @@ class JsonPlusCodec(OpaqueCodec):
         if len(value) > len(blobs):
             raise ChecksumError(f"malformed value: {len(blobs)} chunks gave {len(value)} elements")
         return value
+
+
+def _noted(notes: object) -> noting.Notes | None:
+    """Return notes if this codec made them: a thread may have been written with another."""
+    return notes if isinstance(notes, noting.Notes) else None

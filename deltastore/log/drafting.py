@@ -6,7 +6,6 @@ state.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -150,7 +149,7 @@ class Draft:
                 return None
             blobs = self.view.blobs(rec.series_of(number), folded.value.spans)
             self.bases |= self.view.bases
-            return Old(folded.value.kind, sp.numbers(folded.value.spans), blobs, None)
+            return Old(folded.value.kind, folded.value.spans, blobs, None)
         if number not in self.parent.blobs:
             if not fill(self.view, self.parent, number):
                 return None
@@ -158,7 +157,7 @@ class Draft:
         value = self.parent.state[number].value
         if value is None:
             return None
-        return Old(value.kind, sp.numbers(value.spans), self.parent.blobs[number], self.parent.keys.get(number))
+        return Old(value.kind, value.spans, self.parent.blobs[number], self.parent.keys.get(number))
 
     def _assign(self, number: int, value: Cut, configured: int | None) -> None:
         before = self.state.get(number)
@@ -185,9 +184,11 @@ class Draft:
         if old is not None and old.kind == value.kind:
             return place(value, old, {**known, **dict(zip(blobs, writes, strict=True))}, new)
         # where reducers append, a snapshot is just this
-        summed = Old(value.kind, [*found.numbers, *writes], [*found.blobs, *blobs], None)
-        # no splice: this isn't the parent's value, so the op must state all of it
-        return replace(place(value, summed, known, new), splice=None)
+        summed = Old(
+            value.kind, sp.join((found.spans, *(write.spans for write in found.writes))), [*found.blobs, *blobs], None
+        )
+        placed = place(value, summed, known, new)
+        return Placed(placed.blobs, placed.spans)  # it isn't the parent's value, so the op must state all of it
 
     def _known(self, number: int) -> Mapping[bytes, int]:
         return self.known if rec.series_of(number) == 0 else {}
@@ -276,7 +277,7 @@ class Draft:
             return self.bases
         held = [channel.value.spans for channel in self.state.values() if channel.value]
         live = {number for spans in held for number in sp.numbers(spans)}
-        live.update(number for found in sums.values() for number in found.numbers)
+        live.update(number for found in sums.values() for number in sp.numbers(found.spans))
         return {number: bases for number, bases in self.bases.items() if number in live}
 
 
@@ -296,8 +297,7 @@ def _op_for(number: int, kind: int, placed: Placed, before: st.Channel | None, c
     splice = placed.splice
     if before is None or before.writes or splice is None or before.value is None:
         reducer = (before.reducer if before else 0) or configured
-        return rec.Set(number, reducer, rec.Value(kind, sp.of_numbers(placed.numbers)))
+        return rec.Set(number, reducer, rec.Value(kind, placed.spans))
     if splice.removed == splice.inserted == 0:
         return None
-    inserted = sp.of_numbers(placed.numbers[splice.place : splice.place + splice.inserted])
-    return rec.Patch(number, splice.place, splice.removed, inserted)
+    return rec.Patch(number, splice.place, splice.removed, placed.inserted)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltastore.codec.records import Value
+from deltastore.codec.spans import Spans
 from deltastore.log.lru import Lru
 from deltastore.log.standing import Standing
 from deltastore.log.state import State
@@ -25,11 +26,11 @@ STANDING_BYTES = 1024
 class Sum:
     """What a channel's next snapshot will mostly be made of: its last value's chunks, and the writes since, in order.
 
-    `kind` is the last value's, and `numbers` and `blobs` are empty where there was none.
+    `kind` is the last value's, and `spans` and `blobs` are empty where there was none.
     """
 
     kind: int
-    numbers: list[int]
+    spans: Spans
     blobs: list[bytes]
     writes: tuple[Value, ...] = ()
 

@@ -36,12 +36,16 @@ class WriteLoaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadedChannel:
-    """A channel's chunks as stored, and the writes that a user's reducer is still to fold: kind and chunks of each."""
+    """A channel's chunks as stored, and the writes that a user's reducer is still to fold: kind and chunks of each.
+
+    `notes` are the codec's own, of these chunks, where the cache had them.
+    """
 
     kind: int
     blobs: list[bytes] | None
     reducer: int
     writes: tuple[tuple[int, list[bytes]], ...]
+    notes: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,20 @@ class Reading:
     reducers: dict[int, Reducer]
     writes: list[WriteLoaded]
 
-    def values(self, codec: Codec) -> dict[str, Any]:
-        """Return the channels' values, as fresh objects."""
-        return {name: self._value(channel, codec) for name, channel in self.channels.items()}
+    def values(self, codec: Codec, notes: dict[str, object] | None = None) -> dict[str, Any]:
+        """Return the channels' values, as fresh objects.
+
+        `notes`: the codec's, by channel, of a checkpoint decoded before, which has much of this one; then this one's.
+        """
+        return {name: self._noted(name, channel, codec, notes) for name, channel in self.channels.items()}
+
+    def _noted(self, name: str, channel: LoadedChannel, codec: Codec, notes: dict[str, object] | None) -> Any:
+        if notes is None or channel.kind != rec.LIST or channel.blobs is None or channel.writes:
+            return self._value(channel, codec)
+        known = notes.get(name) or channel.notes
+        value = codec.decode_list(channel.blobs, known)
+        notes[name] = codec.note(value, channel.blobs, known)
+        return value
 
     def hidden_value(self, number: int, codec: Codec) -> Any:
         """Return a hidden channel's value; an empty dict where the checkpoint has none."""
@@ -67,7 +82,7 @@ class Reading:
         return {} if channel is None else self._value(channel, codec)
 
     def _value(self, channel: LoadedChannel, codec: Codec) -> Any:
-        value = None if channel.blobs is None else assemble(channel.kind, channel.blobs, codec)
+        value = None if channel.blobs is None else assemble(channel.kind, channel.blobs, codec, channel.notes)
         if not channel.writes:
             return value
         reducer = self.reducers[channel.reducer]
@@ -92,7 +107,7 @@ def load(
     """
     record = require(view, namespace, ulid)
     head = heads.head(view.thread, namespace.number, collected, ulid)
-    known = head.blobs if head is not None else {}
+    known, notes = (head.blobs, head.notes) if head is not None else ({}, {})
     state = head.state if head is not None else view.state(namespace.number, ulid)
     channels: dict[str, LoadedChannel] = {}
     hidden: dict[int, LoadedChannel] = {}
@@ -104,7 +119,7 @@ def load(
             continue
         try:
             folded[number] = view.folded(number, channel)
-            loaded = load_channel(view, number, folded[number], known.get(number))
+            loaded = load_channel(view, number, folded[number], known.get(number), notes.get(number))
         except BrokenChainError as error:
             raise BrokenChainError(
                 f"channel {name!r} of checkpoint {record.id or ulids.to_text(ulid)!r}: {error}"
@@ -156,7 +171,9 @@ def load_writes(view: View, registry: Registry, tasks: rows.Tasks) -> list[Write
     return sorted(out, key=lambda write: (write.path, write.task, write.idx))
 
 
-def load_channel(view: View, number: int, channel: Channel, known: list[bytes] | None) -> LoadedChannel:
+def load_channel(
+    view: View, number: int, channel: Channel, known: list[bytes] | None, notes: object = None
+) -> LoadedChannel:
     """Return a channel, its built-in folds done, with its chunks: those known, or as stored."""
     series = rec.series_of(number)
     if channel.writes and channel.reducer < FIRST_INTERNED_REDUCER:
@@ -165,7 +182,7 @@ def load_channel(view: View, number: int, channel: Channel, known: list[bytes] |
     if blobs is None and channel.value is not None:
         blobs = view.blobs(series, channel.value.spans)
     writes = tuple((write.kind, view.blobs(series, write.spans)) for write in channel.writes)
-    return LoadedChannel(channel.value.kind if channel.value else rec.OPAQUE, blobs, channel.reducer, writes)
+    return LoadedChannel(channel.value.kind if channel.value else rec.OPAQUE, blobs, channel.reducer, writes, notes)
 
 
 def parent_id_of(front: int, record: rec.Record) -> str | None:

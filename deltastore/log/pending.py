@@ -88,7 +88,7 @@ def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads:
         if old is not None and head is not None:
             chunk_bases |= {number: behind for number, behind in head.bases.items() if number < bases[0]}
         placed = place(cut, old, numbers, new)
-        values.append((idx, channel, rec.Value(cut.kind, sp.of_numbers(placed.numbers))))
+        values.append((idx, channel, rec.Value(cut.kind, placed.spans)))
     row = new.row(chunk_bases)
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
@@ -104,7 +104,7 @@ def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
     value = head.state[channel].value if channel in head.blobs else None
     if value is None or any(first + length > next_chunk for first, length in value.spans):
         return None
-    return Old(value.kind, sp.numbers(value.spans), head.blobs[channel], head.keys.get(channel))
+    return Old(value.kind, value.spans, head.blobs[channel], head.keys.get(channel))
 
 
 def _require(tx: ReadTransaction, standing: Standing, put: PutWrites) -> None:

@@ -4,14 +4,18 @@ Pure; imports codec and state. The invariant: a number is only named for a chunk
 compared in full.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltastore.codec import chunkrow
+from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
 from deltastore.codec.records import OPAQUE
 from deltastore.log.state import Splice, diff
+
+_FEW = 8
+"""So many searches of a list take less than an index of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +23,25 @@ class Old:
     """A value that is stored: its chunks' numbers and bytes, and a dict's keys where they are known."""
 
     kind: int
-    numbers: list[int]
+    spans: sp.Spans
     blobs: list[bytes]
     keys: tuple[Any, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A new value's chunks, and the splice that made them of the old value's (None: not made of them)."""
+    """A new value's chunks: an old value's with `inserted` spliced in, or with no splice just those."""
 
-    numbers: list[int]
     blobs: list[bytes]
-    splice: Splice | None
+    inserted: sp.Spans
+    splice: Splice | None = None
+    old: sp.Spans = ()
+
+    @property
+    def spans(self) -> sp.Spans:
+        """The numbers of all of them."""
+        splice = self.splice
+        return sp.splice(self.old, splice.place, splice.removed, self.inserted) if splice else self.inserted
 
 
 class NewChunks:
@@ -85,27 +96,33 @@ class NewChunks:
 def place(cut: Cut, old: Old | None, known: Mapping[bytes, int], new: NewChunks) -> Placed:
     """Place a value's chunks: those of the old value first, then known ones, then this put's own."""
     if old is None or old.kind != cut.kind:
-        return Placed([known.get(blob) or new.place(blob) for blob in cut.blobs], cut.blobs, None)
+        return Placed(cut.blobs, sp.of_numbers(known.get(blob) or new.place(blob) for blob in cut.blobs))
     splice = diff(old.blobs, cut.blobs)
     if splice.removed == splice.inserted == 0:
-        return Placed(old.numbers, old.blobs, splice)
+        return Placed(old.blobs, (), splice, old.spans)
     stop = splice.place + splice.inserted
     middle: list[int] = []
-    index: dict[bytes, int] | None = None
+    find = _finder(old, splice.inserted)
     predecessors = _predecessors(cut, old, range(splice.place, stop))
     for place_, blob in enumerate(cut.blobs[splice.place : stop], splice.place):
         number = known.get(blob)
         if number is None:
-            if index is None:
-                index = dict(zip(old.blobs, old.numbers, strict=True))
-            number = index.get(blob)
+            number = find(blob)
         middle.append(new.place(blob, predecessors.get(place_)) if number is None else number)
     after = splice.place + splice.removed
-    return Placed(
-        [*old.numbers[: splice.place], *middle, *old.numbers[after:]],
-        [*old.blobs[: splice.place], *cut.blobs[splice.place : stop], *old.blobs[after:]],
-        splice,
-    )
+    blobs = [*old.blobs[: splice.place], *cut.blobs[splice.place : stop], *old.blobs[after:]]
+    return Placed(blobs, sp.of_numbers(middle), splice, old.spans)
+
+
+def _finder(old: Old, times: int) -> Callable[[bytes], int | None]:
+    """Return a search for an equal chunk of an old value, to be asked so many times."""
+    if times > _FEW:
+        return dict(zip(old.blobs, sp.numbers(old.spans), strict=True)).get
+
+    def find(blob: bytes) -> int | None:
+        return sp.numbers(old.spans)[old.blobs.index(blob)] if blob in old.blobs else None
+
+    return find
 
 
 def _predecessors(cut: Cut, old: Old, among: Iterable[int]) -> dict[int, tuple[int, bytes]]:
@@ -120,4 +137,5 @@ def _predecessors(cut: Cut, old: Old, among: Iterable[int]) -> dict[int, tuple[i
         pairs = [(place, place) for place in large]
     else:
         pairs = []
-    return {place: (old.numbers[before], old.blobs[before]) for place, before in pairs if before is not None}
+    numbers = sp.numbers(old.spans) if pairs else []
+    return {place: (numbers[before], old.blobs[before]) for place, before in pairs if before is not None}

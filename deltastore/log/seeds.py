@@ -8,7 +8,6 @@ number named is below the transaction's next chunk, and no user object is decode
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from deltastore.codec import spans as sp
 from deltastore.codec.records import OPAQUE, SNAPSHOTS, Record, Value
 from deltastore.log import finding, rows
 from deltastore.log.heads import Head, Sum
@@ -54,7 +53,7 @@ class Seeds:
         found = head.state.get(channel)
         if found is None or found.value is None or channel not in head.blobs:
             return head.sums.get(channel)
-        return Sum(found.value.kind, sp.numbers(found.value.spans), head.blobs[channel])
+        return Sum(found.value.kind, found.value.spans, head.blobs[channel])
 
     def _parent_writes(self, channel: int) -> list[Value]:
         if self._namespace is None or self._parent_id is None:
@@ -76,8 +75,8 @@ class Seeds:
         by_record = by_record or [self._parent_writes(channel)]
         writes = tuple(write for group in reversed(by_record) for write in group)
         if seed is None:
-            return Sum(OPAQUE, [], [], writes)
-        return Sum(seed.kind, sp.numbers(seed.spans), self.view.blobs(0, seed.spans), writes)
+            return Sum(OPAQUE, (), [], writes)
+        return Sum(seed.kind, seed.spans, self.view.blobs(0, seed.spans), writes)
 
     def _ancestors(self) -> Iterator[tuple[rows.Namespace, bytes, Record]]:
         """Iterate over the parent and those before it, as far as they are stored."""

@@ -1,4 +1,6 @@
-"""A list of messages is encoded alike whether or not its beginning is known: what is skipped is never what changed."""
+"""A list of messages is encoded, and decoded, alike whether or not much of it is known: what is skipped is never what
+changed.
+"""
 
 import copy
 import random
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from deltastore.codec.blobs import cut
-from deltastore.langgraph import noting
+from deltastore.codec.blobs import assemble, cut
+from deltastore.codec.records import LIST
+from deltastore.langgraph import messages, noting
 from deltastore.langgraph.serializer import codec_for
 
 CODEC = codec_for(JsonPlusSerializer(), lambda name: 32, lambda tag: "")
@@ -92,6 +95,7 @@ def test_any_next_list_is_encoded_alike(seed: int) -> None:
     chance = random.Random(seed)
     values: list[Any] = [message(number) for number in range(chance.randrange(3 * noting.RUN))]
     before = cut(values, CODEC, "messages")
+    noted: Any = None
     for _ in range(6):
         for _ in range(chance.randrange(4)):
             place = chance.randrange(len(values) + 1)
@@ -110,7 +114,32 @@ def test_any_next_list_is_encoded_alike(seed: int) -> None:
                     values += [message(chance.randrange(1000)) for _ in range(chance.randrange(noting.RUN))]
         after = cut(list(values), CODEC, "messages", before)
         assert after.blobs == blobs(copy.deepcopy(values))
+        fresh = assemble(after.kind, after.blobs, CODEC)
+        for notes in (before.notes, after.notes, noted):
+            made = assemble(after.kind, after.blobs, CODEC, notes)
+            assert [seen(value) for value in made] == [seen(value) for value in fresh]
+        if after.kind == LIST:
+            noted = CODEC.note(fresh, after.blobs, noted)
+        for value in [*made, *fresh]:  # whoever has what was read may change it
+            spoil(value)
         before = after
+
+
+def seen(value: Any) -> Any:
+    """Give all that can be told of a value, the order of fields and entries too."""
+    if not isinstance(value, BaseMessage):
+        return repr(value)
+    state = [(key, repr(found)) for key, found in value.__dict__.items()]
+    return type(value), state, value.model_fields_set, value.__pydantic_extra__, value.__pydantic_private__
+
+
+def spoil(value: Any) -> None:
+    if isinstance(value, BaseMessage):
+        value.additional_kwargs["spoilt"] = True
+        value.response_metadata.clear()
+        deep(value)
+        value.model_fields_set.clear()
+        value.content = "spoilt"
 
 
 def test_runs_that_are_as_they_were_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +148,20 @@ def test_runs_that_are_as_they_were_are_not_encoded(monkeypatch: pytest.MonkeyPa
     encoded: list[int] = []
     encode_elements = CODEC.encode_elements
     monkeypatch.setattr(CODEC, "encode_elements", lambda run: encoded.append(len(run)) or encode_elements(run))
-    grown = cut([*copy.deepcopy(values), HumanMessage("one more", id="last")], CODEC, "messages", before)
-    assert sum(encoded) == len(values) % noting.RUN + 1
-    assert [id(blob) for blob in grown.blobs[: noting.RUN]] == [id(blob) for blob in before.blobs[: noting.RUN]]
+    values = [*copy.deepcopy(values), HumanMessage("one more", id="last")]
+    grown = cut(values, CODEC, "messages", before)
+    assert encoded == [1]
+    assert [id(blob) for blob in grown.blobs[:-1]] == [id(blob) for blob in before.blobs]
+    values[noting.RUN].content = "changed"
+    cut(values, CODEC, "messages", grown)
+    assert encoded == [1, noting.RUN]
+
+
+def test_what_is_noted_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cut([message(number) for number in range(2 * noting.RUN + 3)], CODEC, "messages")
+    longer = cut([message(number) for number in range(2 * noting.RUN + 9)], CODEC, "messages")
+    decoded: list[int] = []
+    decode = messages.decode
+    monkeypatch.setattr(messages, "decode", lambda found: decoded.append(len(found)) or decode(found))
+    assemble(longer.kind, longer.blobs, CODEC, made.notes)
+    assert decoded == [6]

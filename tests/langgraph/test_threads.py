@@ -215,3 +215,45 @@ class TestDamage:
             if any(key.startswith(keys.thread(number) + b"c") for number in (1, 2, 3)):
                 put_raw(storage, key, b"damaged")
         assert [info.metadata for info in saver.threads()] == [{"user": thread} for thread in "cba"]
+
+
+class TestHistory:
+    """Checkpoints without their values, beside what LangGraph's own listing says of them."""
+
+    def test_it_says_of_checkpoints_what_a_listing_says(self, saver: DeltaSaver) -> None:
+        graph = graph_of(saver)
+        graph.invoke({"log": []}, config("t"))
+        graph.invoke(Command(resume="yes"), config("t"))
+        fork = [*graph.get_state_history(config("t"))][-2].config
+        graph.update_state(fork, {"log": ["other"]})
+        for namespace in {found.config["configurable"]["checkpoint_ns"] for found in saver.list(config("t", ns=None))}:
+            listed = list(saver.list(config("t", ns=namespace)))
+            history = list(saver.history(config("t", ns=namespace)))
+            assert len(listed) > 1
+            assert [found.id for found in history] == [each.checkpoint["id"] for each in listed]
+            assert [found.metadata for found in history] == [each.metadata for each in listed]
+            assert [found.parent_id for found in history] == [
+                each.parent_config and each.parent_config["configurable"]["checkpoint_id"] for each in listed
+            ]
+            assert {found.thread for found in history} == {"t"}
+            assert {found.namespace for found in history} == {namespace}
+
+    def test_limit_and_before(self, saver: DeltaSaver) -> None:
+        for number in range(1200):  # more than a page
+            put(saver, "t", f"{number:04}", f"{number - 1:04}" if number else None)
+        everything = list(saver.history(config("t")))
+        assert [found.id for found in everything] == [f"{number:04}" for number in reversed(range(1200))]
+        assert list(saver.history(config("t"), limit=700)) == everything[:700]
+        assert list(saver.history(config("t"), limit=0)) == []
+        assert list(saver.history(config("t"), before=config("t", "0600"))) == everything[600:]
+        assert list(saver.history(config("t"), limit=2, before=config("t", "0001"))) == everything[1199:]
+
+        async def collected() -> list[Any]:
+            return [found async for found in saver.ahistory(config("t"), limit=3)]
+
+        assert asyncio.run(collected()) == everything[:3]
+
+    def test_what_it_refuses(self, saver: DeltaSaver) -> None:
+        assert list(saver.history(config("nobody"))) == []
+        with pytest.raises(InvalidInputError, match="limit -1"):
+            saver.history(config("t"), limit=-1)

@@ -89,23 +89,21 @@ class TestPlacing:
         old: Old | None = None
         for wanted in values:
             placed = put(store, Cut(LIST, wanted), old, known)
-            assert [store.blob(number) for number in placed.numbers] == wanted
+            assert [store.blob(number) for number in sp.numbers(placed.spans)] == wanted
             assert placed.blobs == wanted
             if old is not None:
                 assert placed.splice is not None
-                after = placed.splice.place + placed.splice.inserted
-                inserted = sp.of_numbers(placed.numbers[placed.splice.place : after])
-                patch = Patch(16, placed.splice.place, placed.splice.removed, inserted)
-                before = Channel(Value(LIST, sp.of_numbers(old.numbers)), 0)
-                assert state.apply_op(before, patch) == Channel(Value(LIST, sp.of_numbers(placed.numbers)), 0)
-            old = Old(LIST, placed.numbers, placed.blobs, None)
+                patch = Patch(16, placed.splice.place, placed.splice.removed, placed.inserted)
+                before = Channel(Value(LIST, old.spans), 0)
+                assert state.apply_op(before, patch) == Channel(Value(LIST, placed.spans), 0)
+            old = Old(LIST, placed.spans, placed.blobs, None)
 
     @given(BLOBS, BLOBS)
     def test_a_blob_that_the_old_value_holds_is_not_stored_again(self, before: list[bytes], after: list[bytes]) -> None:
         store = Store()
         placed = put(store, Cut(LIST, before), None)
         stored = len(store.blobs)
-        put(store, Cut(LIST, after), Old(LIST, placed.numbers, placed.blobs, None))
+        put(store, Cut(LIST, after), Old(LIST, placed.spans, placed.blobs, None))
         assert stored == 1 + len(set(before))
         assert set(store.blobs[stored:]) == set(after) - set(before)
         assert len(store.blobs) == 1 + len(set(before) | set(after))
@@ -113,12 +111,14 @@ class TestPlacing:
     def test_a_known_blob_is_not_stored_again(self) -> None:
         store = Store()
         store.blobs.append(b"\x01a")
-        assert put(store, Cut(LIST, [b"\x01a", b"\x01b", b"\x01b"]), None, {b"\x01a": 1}).numbers == [1, 2, 2]
+        assert put(store, Cut(LIST, [b"\x01a", b"\x01b", b"\x01b"]), None, {b"\x01a": 1}).spans == sp.of_numbers(
+            [1, 2, 2]
+        )
         assert len(store.blobs) == 3
 
     def test_a_value_of_another_kind_is_not_made_of_the_old_one(self) -> None:
         store = Store()
-        old = Old(LIST, [], [], None)
+        old = Old(LIST, (), [], None)
         assert put(store, Cut(DICT, [], ()), old).splice is None
         assert put(store, Cut(LIST, []), old).splice == state.Splice(0, 0, 0)
 
@@ -134,22 +134,22 @@ class TestPlacing:
         placed = put(store, Cut(kind, before, keys), None)
         new = store.new()
         after = [*before[:-1], self.large(count - 1, b"edit")]
-        again = place(Cut(kind, after, keys), Old(kind, placed.numbers, placed.blobs, keys), {}, new)
+        again = place(Cut(kind, after, keys), Old(kind, placed.spans, placed.blobs, keys), {}, new)
         row = new.row({})
         assert row is not None
         assert row.whole == {}
         (number,) = row.numbers
-        assert row.based[number].bases == (placed.numbers[-1],)
+        assert row.based[number].bases == (sp.numbers(placed.spans)[-1],)
         assert chunkrow.resolve(number, row, store.blob) == after[-1]
-        assert again.numbers == [*placed.numbers[:-1], number]
+        assert sp.numbers(again.spans) == [*sp.numbers(placed.spans)[:-1], number]
 
     def test_an_entry_that_moved_is_stored_against_the_one_of_its_key(self) -> None:
         store = Store()
         placed = put(store, Cut(DICT, [self.large(1), self.large(2)], ("a", "b")), None)
-        old = Old(DICT, placed.numbers, placed.blobs, ("a", "b"))
+        old = Old(DICT, placed.spans, placed.blobs, ("a", "b"))
         new = store.new()
         place(Cut(DICT, [self.large(2, b"edit"), self.large(3)], ("b", "c")), old, {}, new)
-        row = new.row({placed.numbers[1]: (1,)})
+        row = new.row({sp.numbers(placed.spans)[1]: (1,)})
         assert row is not None
         assert {number: based.bases for number, based in row.based.items()} == {3: (2, 1)}
         assert list(row.whole) == [4]
@@ -158,8 +158,8 @@ class TestPlacing:
         store = Store()
         placed = put(store, Cut(OPAQUE, [self.large(1)]), None)
         new = store.new()
-        place(Cut(OPAQUE, [self.large(1, b"edit")]), Old(OPAQUE, placed.numbers, placed.blobs, None), {}, new)
-        row = new.row({placed.numbers[0]: tuple(range(20, 20 - chunkrow.MAX_DEPTH, -1))})
+        place(Cut(OPAQUE, [self.large(1, b"edit")]), Old(OPAQUE, placed.spans, placed.blobs, None), {}, new)
+        row = new.row({sp.numbers(placed.spans)[0]: tuple(range(20, 20 - chunkrow.MAX_DEPTH, -1))})
         assert row is not None
         assert not row.based
 
@@ -197,14 +197,12 @@ def delta(store: Store, before: State, wanted: dict[int, Any]) -> Record:
         old = None
         if channel is not None and channel.value is not None:
             numbers = sp.numbers(channel.value.spans)
-            old = Old(channel.value.kind, numbers, [store.blob(each) for each in numbers], None)
+            old = Old(channel.value.kind, channel.value.spans, [store.blob(each) for each in numbers], None)
         placed = put(store, made, old)
         if placed.splice is None:
-            ops.append(Set(number, 0, Value(made.kind, sp.of_numbers(placed.numbers))))
+            ops.append(Set(number, 0, Value(made.kind, placed.spans)))
         else:
-            stop = placed.splice.place + placed.splice.inserted
-            inserted = sp.of_numbers(placed.numbers[placed.splice.place : stop])
-            ops.append(Patch(number, placed.splice.place, placed.splice.removed, inserted))
+            ops.append(Patch(number, placed.splice.place, placed.splice.removed, placed.inserted))
     order = [*wanted, *(number for number in before if number > 18)]
     return record(ops, order=order)
 
@@ -224,8 +222,8 @@ def chains(draw: st.DrawFn) -> tuple[Store, list[Record], list[dict[int, Any]]]:
         else:
             number, value = what
             made = cut(value, STRICT, "channel")
-            numbers = put(store, made, None).numbers
-            records.append(record([Fold(number, REDUCERS[verb], (Value(made.kind, sp.of_numbers(numbers)),))]))
+            spans = put(store, made, None).spans
+            records.append(record([Fold(number, REDUCERS[verb], (Value(made.kind, spans),))]))
             wanted = wanted | {number: model(verb, wanted.get(number), value)}
         current = state.fold(current, records[-1])
         expected.append(wanted)
