@@ -62,6 +62,11 @@ def count(spans: Sequence[Span]) -> int:
     return sum(map(_length_of, spans))
 
 
+def below(spans: Sequence[Span], number: int) -> bool:
+    """Tell whether all chunks have numbers below this one."""
+    return all(first + length <= number for first, length in spans)
+
+
 def slice_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
     """Return the spans of the chunks from place `start` up to `stop`."""
     out: list[Span] = []

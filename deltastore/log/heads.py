@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deltastore.codec.records import Value
-from deltastore.codec.spans import Spans
+from deltastore.codec.spans import Spans, below
 from deltastore.log.lru import Lru
+from deltastore.log.rows import Tasks
 from deltastore.log.standing import Standing
 from deltastore.log.state import State
 
@@ -20,6 +21,8 @@ BLOB_OVERHEAD_BYTES = 64
 ENTRY_OVERHEAD_BYTES = 2048
 STANDING_BYTES = 1024
 """What a thread's own rows weigh in memory, about."""
+WRITE_BYTES = 512
+"""The same of a pending write, but for its chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,12 @@ class Head:
 
 @dataclass(slots=True)
 class Pending:
-    """The pending writes of a checkpoint that this process put: encoded chunk → number."""
+    """The pending writes of a checkpoint that this process put: encoded chunk → number, and the writes by task."""
 
     collected: int
     numbers: dict[bytes, int] = field(default_factory=dict)
     bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    tasks: Tasks = field(default_factory=dict)
 
     def below(self, next_chunk: int) -> "Pending":
         """Return what a snapshot with this next chunk number holds: another thread may have put and kept more since.
@@ -98,11 +102,23 @@ class Pending:
         Numbers from there on are the ones that a put in the making gives its own new chunks, and shifts.
         """
         numbers = {blob: number for blob, number in self.numbers.items() if number < next_chunk}
-        return Pending(self.collected, numbers, {n: bases for n, bases in self.bases.items() if n < next_chunk})
+        bases = {number: behind for number, behind in self.bases.items() if number < next_chunk}
+        tasks = {
+            task: {idx: write for idx, write in writes.items() if below(write.value.spans, next_chunk)}
+            for task, writes in self.tasks.items()
+        }
+        return Pending(self.collected, numbers, bases, tasks)
+
+    def with_(self, later: "Pending") -> "Pending":
+        """Return both together."""
+        tasks = {task: {**self.tasks.get(task, {}), **writes} for task, writes in later.tasks.items()}
+        return Pending(self.collected, self.numbers | later.numbers, self.bases | later.bases, {**self.tasks, **tasks})
 
     def weight(self) -> int:
         """Return about what it holds, in bytes."""
-        return sum(map(len, self.numbers)) + BLOB_OVERHEAD_BYTES * len(self.numbers) + ENTRY_OVERHEAD_BYTES
+        writes = sum(map(len, self.tasks.values()))
+        held = sum(map(len, self.numbers)) + BLOB_OVERHEAD_BYTES * len(self.numbers)
+        return held + WRITE_BYTES * writes + ENTRY_OVERHEAD_BYTES
 
 
 Kept = Head | Pending | Standing
@@ -155,8 +171,7 @@ class HeadCache:
         """Keep the pending writes of a checkpoint id, beside those that other tasks put meanwhile."""
         earlier = self._kept.get((thread, namespace, id_))
         if isinstance(earlier, Pending) and earlier.collected == pending.collected:
-            numbers, bases = earlier.numbers | pending.numbers, earlier.bases | pending.bases
-            pending = Pending(pending.collected, numbers, bases)
+            pending = earlier.with_(pending)
         self._put((thread, namespace, id_), pending)
 
     def standing(self, thread: str, namespace: str) -> Standing | None:

@@ -102,7 +102,7 @@ def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
     The cache may be ahead of the snapshot; numbers from there on are those of this put's own chunks.
     """
     value = head.state[channel].value if channel in head.blobs else None
-    if value is None or any(first + length > next_chunk for first, length in value.spans):
+    if value is None or not sp.below(value.spans, next_chunk):
         return None
     return Old(value.kind, value.spans, head.blobs[channel], head.keys.get(channel))
 
@@ -117,10 +117,11 @@ def _require(tx: ReadTransaction, standing: Standing, put: PutWrites) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AppliedWrites:
-    """The rows that prepared writes leave, and by how much their new chunks moved."""
+    """The rows that prepared writes leave, by how much their new chunks moved, and the writes that were taken."""
 
     standing: Standing
     shift: int
+    taken: dict[int, rows.StoredWrite]
 
 
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:
@@ -150,12 +151,14 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
     if not taken:
         return None
     shift = take_numbers(tx, thread, header, bases, prepared.chunks)[0]
+    stored: dict[int, rows.StoredWrite] = {}
     for idx, channel, value in taken:
         moved = rec.Value(value.kind, sp.join((sp.shift(value.spans, bases[0], shift),)))
-        loose.setdefault(put.task, {})[idx] = rows.StoredWrite(idx, channel, moved, put.path, put.time_ms)
+        stored[idx] = rows.StoredWrite(idx, channel, moved, put.path, put.time_ms)
+    loose[put.task] = {**loose.get(put.task, {}), **stored}
     rows.put(tx, key, rows.encode_tasks(loose))
     header.updated_ms = max(header.updated_ms, now_ms)
-    return AppliedWrites(found.store(tx, thread, namespace), shift)
+    return AppliedWrites(found.store(tx, thread, namespace), shift, stored)
 
 
 def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites) -> None:
@@ -169,6 +172,6 @@ def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites)
 
     numbers = {blob: moved(number) for blob, number in prepared.numbers.items()}
     bases = {moved(number): behind for number, behind in prepared.chunk_bases.items()}
-    pending = Pending(standing.collected, numbers, bases)
+    pending = Pending(standing.collected, numbers, bases, {prepared.put.task: applied.taken})
     heads.keep_pending(standing.thread, standing.namespace.number, prepared.put.id, pending)
     heads.keep_standing(prepared.put.thread, prepared.put.namespace, standing)

@@ -141,11 +141,13 @@ def _prepare(tx: ReadTransaction, standing: Standing, put: Put, context: Context
     next_chunk = standing.next_chunk
     known: Mapping[bytes, int] = {}
     pending_bases: Mapping[int, tuple[int, ...]] = {}
+    tasks = None
     if namespace is not None and parent.id is not None:
         pending = context.heads.pending(view.thread, namespace.number, parent.id, standing.collected, next_chunk[0])
         if pending is not None:
             known, pending_bases = pending.numbers, pending.bases
-    seeds = Seeds(view, namespace, parent.id, parent.head)
+            tasks = pending.tasks if standing.remembered else None
+    seeds = Seeds(view, namespace, parent.id, parent.head, tasks)
     draft = Draft(view, parent.head, known, next_chunk, put.codec, context.registry, seeds)
     draft.bases |= pending_bases
     head, ops, order = draft.resolve(put.intent, decision)

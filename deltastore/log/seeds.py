@@ -17,13 +17,23 @@ from deltastore.log.reading import View
 class Seeds:
     """The seeds of one put, of which `head` is the parent's. Lives as long as the view, and isn't thread-safe."""
 
-    def __init__(self, view: View, namespace: rows.Namespace | None, parent_id: str | None, head: Head | None) -> None:
-        """Take the parent as prepare found it: no head where it isn't stored, no id where there is none."""
+    def __init__(
+        self,
+        view: View,
+        namespace: rows.Namespace | None,
+        parent_id: str | None,
+        head: Head | None,
+        tasks: rows.Tasks | None = None,
+    ) -> None:
+        """Take the parent as prepare found it: no head where it isn't stored, no id where there is none.
+
+        `tasks`: its writes as this process remembers them; None: they are read. Others may have written more.
+        """
         self.view = view
         self._namespace = namespace
         self._parent_id = parent_id
         self._head = head
-        self._tasks: rows.Tasks | None = None
+        self._tasks = tasks
 
     def carry(self, absent: Iterable[int]) -> dict[int, Sum]:
         """Return what the child's head keeps for these channels, which it has no value of.
