@@ -61,7 +61,7 @@ def change_record(storage: Storage, place: int, **changes: Any) -> str:
     """Replace fields of the nth record of thread 1, with a right checksum; return its id."""
     key = sorted(rows_of_kind(storage, b"r"))[place]
     row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None)
-    body = rec.encode_record(replace(row.records[0], **changes))
+    body = rec.encode_record(row.records[0]._replace(**changes))
     put_raw(storage, key, seal(key, recordrow.encode_row(body, (0, 0))))
     return deltastore.ulid.to_text(key[-16:])
 

@@ -6,9 +6,8 @@ Imports codec and langchain-core.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -28,8 +27,7 @@ _TOOL_CALL: Final = ["name", "args", "id", "type"]
 _TEXTS: Final = ("content", "type", "name", "id", "tool_call_id", "status")
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """A class as this module knows it.
 
     `names` are the stored fields in order; `number` stands for class and names in the format. `texts_of` gives the

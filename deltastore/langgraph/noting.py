@@ -7,11 +7,10 @@ the same bytes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 
@@ -27,16 +26,14 @@ _extra_of = attrgetter("__pydantic_extra__")
 _TEXTS: Final = frozenset((str, NoneType))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """A run of messages: their classes and, by class, their texts and all else, packed; no texts: all is packed."""
 
     classes: list[type]
     fields: list[tuple[list[tuple[Any, ...]], bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(NamedTuple):
     """The full runs at the beginning of a list; None where a run wasn't all plain messages."""
 
     runs: list[Told | None]

@@ -6,7 +6,6 @@ state.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -187,7 +186,7 @@ class Draft:
         # where reducers append, a snapshot is just this
         summed = Old(value.kind, [*found.numbers, *writes], [*found.blobs, *blobs], None)
         # no splice: this isn't the parent's value, so the op must state all of it
-        return replace(place(value, summed, known, new), splice=None)
+        return place(value, summed, known, new)._replace(splice=None)
 
     def _known(self, number: int) -> Mapping[bytes, int]:
         return self.known if rec.series_of(number) == 0 else {}

@@ -9,8 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
@@ -54,8 +53,7 @@ from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A checkpoint as listed: its record, without values."""
 
     ulid: bytes

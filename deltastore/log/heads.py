@@ -6,7 +6,7 @@ Imports codec, state, standing and lru. Thread-safe.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltastore.codec.records import Value
 from deltastore.log.lru import Lru
@@ -21,8 +21,7 @@ STANDING_BYTES = 1024
 """What a thread's own rows weigh in memory, about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(NamedTuple):
     """What a channel's next snapshot will mostly be made of: its last value's chunks, and the writes since, in order.
 
     `kind` is the last value's, and `numbers` and `blobs` are empty where there was none.

@@ -5,8 +5,7 @@ compared in full.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltastore.codec import chunkrow
 from deltastore.codec.blobs import Cut
@@ -14,8 +13,7 @@ from deltastore.codec.records import OPAQUE
 from deltastore.log.state import Splice, diff
 
 
-@dataclass(frozen=True, slots=True)
-class Old:
+class Old(NamedTuple):
     """A value that is stored: its chunks' numbers and bytes, and a dict's keys where they are known."""
 
     kind: int
@@ -24,8 +22,7 @@ class Old:
     keys: tuple[Any, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A new value's chunks, and the splice that made them of the old value's (None: not made of them)."""
 
     numbers: list[int]

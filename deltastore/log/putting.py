@@ -6,9 +6,8 @@ put or, returning a reason, nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
@@ -36,8 +35,7 @@ class At(Enum):
     ROOT = "root"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """A checkpoint to be put. `id` None: the ULID's text. `must_exist`: refuse a parent that isn't stored.
 
     `expected`: the id that must be the namespace's last at the commit, `""` for none; None: not checked.
@@ -58,8 +56,7 @@ class Put:
     expected: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A checkpoint as it was put: where, the head and the rows that it leaves, and whether as an anchor and why."""
 
     thread: int
@@ -72,8 +69,7 @@ class Stored:
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a put needs beside its transaction."""
 
     heads: HeadCache
@@ -81,8 +77,7 @@ class Context:
     snapshot_frequency: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(NamedTuple):
     """The parent as prepare found it: `ulid` and `head` None where there is none, or it isn't stored."""
 
     id: str | None
@@ -90,8 +85,7 @@ class Parent:
     head: Head | None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A put made ready, in the numbering that prepare saw, and what it stands on."""
 
     put: Put
@@ -372,8 +366,7 @@ def _renumbered(row: chunkrow.ChunkRow, by: int) -> chunkrow.ChunkRow:
     """Return a put's own row under its real numbers; bases are older chunks and keep theirs."""
     if by == 0:
         return row
-    return replace(
-        row,
+    return row._replace(
         numbers=tuple(number + by for number in row.numbers),
         whole={number + by: blob for number, blob in row.whole.items()},
         based={number + by: based for number, based in row.based.items()},
