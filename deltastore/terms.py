@@ -10,8 +10,6 @@ from typing import Any
 
 from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log.listing import ThreadRow
-from deltastore.log.metering import Activity
-from deltastore.storage.port import StorageInfo
 
 DEFAULT_DEPTH = 4
 """How many keys and places a path of a diff has at most: deeper, the whole part counts as changed."""
@@ -59,19 +57,6 @@ class ThreadInfo:
     checkpoints: int
     bytes: int
     metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What a handle did since it was opened, and the storage as it is now."""
-
-    activity: Activity
-    storage: StorageInfo
-
-    @property
-    def map_use(self) -> float:
-        """What share of the address space that is reserved for the file is in use, 0 to 1."""
-        return self.storage.used_bytes / self.storage.map_bytes if self.storage.map_bytes else 0.0
 
 
 def check_limit(limit: int | None) -> None:

@@ -4,7 +4,7 @@ Imports choosing, removing and names. The invariant: a deletion is one transacti
 later, in bounded ones, and can't come back, because its number is never used again.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
@@ -28,7 +28,8 @@ class Outcome(NamedTuple):
 NOTHING = Outcome(0, 0)
 
 
-class Collected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Collected:
     """What a collection removed."""
 
     threads: int

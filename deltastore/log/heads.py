@@ -33,7 +33,7 @@ class Sum(NamedTuple):
     writes: tuple[Value, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Head:
     """A checkpoint's channels: chunk numbers, and for channels that were put or read as values the chunks themselves.
 
@@ -82,7 +82,7 @@ class Head:
         return held
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Pending:
     """The pending writes of a checkpoint that this process put: encoded chunk → number."""
 

@@ -22,7 +22,7 @@ class FoldWrite(NamedTuple):
     cut: Cut
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Resolution:
     """What changes: new values, writes to fold, channels that go; the others are inherited."""
 

@@ -22,7 +22,6 @@ from deltastore.log.heads import Head, HeadCache
 from deltastore.log.intents import Intent
 from deltastore.log.reading import View
 from deltastore.log.registry import Registry
-from deltastore.log.removing import hide_or_remove
 from deltastore.log.seeds import Seeds
 from deltastore.log.standing import Standing
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -322,6 +321,8 @@ def _replace_id(
     earlier = finding.find(view, namespace, prepared.put.id or "")
     if earlier is None:
         return False
+    from deltastore.log.removing import hide_or_remove  # with most of what deletions need, and ids seldom come again
+
     # a deletion may have led the way of others to the tip, where else nobody's parent stands
     named = prepared.record.parent == earlier or namespace.tip != earlier or header.deleted > 0
     hide_or_remove(tx, view, header, namespace, earlier, hide=named)

@@ -47,7 +47,7 @@ COMPACTED = 4
 """How many numbers tell of the last compaction."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Header:
     """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever.
 
@@ -151,7 +151,7 @@ def _fits(number: Any, size: int) -> bool:
     return isinstance(number, int) and 0 <= number < 1 << 8 * size
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Namespace:
     """A namespace of a thread.
 

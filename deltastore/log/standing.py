@@ -50,7 +50,7 @@ def read(tx: ReadTransaction, thread: str, namespace: str) -> Standing:
     return Standing(number, header, found, dictionaries.in_use(tx))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Current:
     """A thread's rows in a write transaction, to be changed and stored. `thread` None: it has no number yet."""
 
