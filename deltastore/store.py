@@ -22,7 +22,6 @@ from deltastore.log import keys, rows
 from deltastore.log.engine import Entry, Log
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
-from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
 from deltastore.reducers import Reducer, default_for
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from deltastore.log.activity import StoreStats
     from deltastore.log.deleting import Collected
     from deltastore.log.forks import Fork
+    from deltastore.log.listing import ThreadRow
     from deltastore.log.retention import Retention
     from deltastore.storage.info import StorageInfo
 
@@ -112,7 +112,7 @@ class Store:
         """
         check_limit(limit)
 
-        def described(row: ThreadRow) -> Mapping[str, Any]:
+        def described(row: "ThreadRow") -> Mapping[str, Any]:
             return {} if row.metadata is None else STRICT.decode(row.metadata)
 
         name = None if before is None else check_name(before, "thread")

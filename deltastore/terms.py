@@ -6,10 +6,12 @@ Imports log and below. The invariant: what is given is frozen.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltastore.errors import ChecksumError, InvalidInputError
-from deltastore.log.listing import ThreadRow
+
+if TYPE_CHECKING:
+    from deltastore.log.listing import ThreadRow
 
 DEFAULT_DEPTH = 4
 """How many keys and places a path of a diff has at most: deeper, the whole part counts as changed."""
@@ -65,7 +67,7 @@ def check_limit(limit: int | None) -> None:
         raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
 
 
-def thread_info(row: ThreadRow, metadata: Mapping[str, Any], size: int) -> ThreadInfo:
+def thread_info(row: "ThreadRow", metadata: Mapping[str, Any], size: int) -> ThreadInfo:
     """Return a thread as listed."""
     header = row.header
     return ThreadInfo(row.name, when(header.created_ms), when(header.updated_ms), header.checkpoints, size, metadata)

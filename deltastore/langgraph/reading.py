@@ -19,7 +19,6 @@ from deltastore.errors import FrontMismatchError
 from deltastore.langgraph import filters
 from deltastore.langgraph.base import SaverBase, off_loop
 from deltastore.langgraph.configs import address, config_of, id_of, thread_name
-from deltastore.langgraph.threads import list_threads
 from deltastore.log import rows
 from deltastore.log.engine import Entry
 from deltastore.log.loading import Reading
@@ -179,6 +178,8 @@ class ReadingSaver(SaverBase):
         it, when it is reached; `before` lists those after it.
         """
         name = None if before is None else thread_name(before)
+        from deltastore.langgraph.threads import list_threads  # an agent's run lists no threads
+
         return list_threads(
             self._log, self._codec, filters.as_stored(filter, self._codec.reload), before=name, limit=limit
         )

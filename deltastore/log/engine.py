@@ -18,7 +18,6 @@ from deltastore.log import (
     dictionaries,
     finding,
     keys,
-    listing,
     loading,
     names,
     pending,
@@ -26,13 +25,11 @@ from deltastore.log import (
     putting,
     rowcache,
     rows,
-    walking,
 )
 from deltastore.log.attempts import Pool, Write
 from deltastore.log.committing import CommitQueue
 from deltastore.log.format import check_frequency, open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
-from deltastore.log.listing import ThreadRow
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
 from deltastore.log.metering import Meter
 from deltastore.log.reading import View, require
@@ -46,6 +43,7 @@ if TYPE_CHECKING:
     from deltastore.log.activity import Activity
     from deltastore.log.forks import Family, Fork
     from deltastore.log.keeping import Keeping
+    from deltastore.log.listing import ThreadRow
 
 M = TypeVar("M")
 
@@ -327,6 +325,8 @@ class Log:
         The checkpoint's own value and writes don't count. Without id it is the latest.
         Raises BrokenChainError, ChecksumError, FrontMismatchError, CheckpointNotFoundError.
         """
+        from deltastore.log import walking  # only graphs with delta channels ask for it
+
         with self.storage.read() as tx:
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
@@ -416,21 +416,25 @@ class Log:
             return Entry(ulid, id_, parent_id_of(found.front, record), namespace, record)
 
     def threads(
-        self, front: int, accept: Callable[[ThreadRow], M | None], *, before: str | None, limit: int | None
-    ) -> Iterator[tuple[ThreadRow, M, int]]:
+        self, front: int, accept: "Callable[[ThreadRow], M | None]", *, before: str | None, limit: int | None
+    ) -> "Iterator[tuple[ThreadRow, M, int]]":
         """Iterate over the threads that have checkpoints, the newest created first: what `listing.list_threads` gives.
 
         `before`: those created before this thread. Holds no transaction while the caller has the iterator.
         Raises ThreadNotFoundError at once.
         """
+        from deltastore.log import listing  # an agent's run lists no threads
+
         number = None if before is None else listing.number_of(self.storage, before)
         return listing.list_threads(self.storage, front, accept, before=number, limit=limit)
 
-    def all_threads(self) -> Iterator[ThreadRow]:
+    def all_threads(self) -> "Iterator[ThreadRow]":
         """Iterate over all threads, the newest created first, by their headers alone.
 
         No transaction is held while the caller has the iterator. Raises ChecksumError when it reaches a damaged one.
         """
+        from deltastore.log import listing
+
         return listing.all_threads(self.storage)
 
 
