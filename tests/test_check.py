@@ -14,7 +14,7 @@ from deltastore.codec import recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.primitives import seal, unseal
 from deltastore.log import deleting, keys, rows
-from deltastore.log.engine import Log
+from deltastore.log.keeping import Keeping
 from deltastore.storage import Storage
 from deltastore.storage.memory import MemoryStorage
 from deltastore.upkeep.check import MAX_PROBLEMS, CheckReport
@@ -397,11 +397,11 @@ class TestQueue:
             for number in range(5):
                 store.thread(name).append({"m": [say(str(number))]})
 
-        def killed(_: Log) -> Any:
+        def killed(_: Keeping) -> Any:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Log, "collect", killed)
+            patch.setattr(Keeping, "collect", killed)
             with pytest.raises(KeyboardInterrupt):
                 store.delete("gone")
         return store
