@@ -39,15 +39,16 @@ from deltastore.errors import (
     TypeRefusedError,
     UnavailableError,
 )
-from deltastore.log.forks import Fork
-from deltastore.log.retention import Retention
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
 from deltastore.store import Store, Thread
-from deltastore.terms import Checkpoint, PendingWrite, StoreStats, ThreadInfo
+from deltastore.terms import Checkpoint, PendingWrite, ThreadInfo
 
 if _typing.TYPE_CHECKING:
     from deltastore.diffing import Change
+    from deltastore.log.activity import StoreStats
+    from deltastore.log.forks import Fork
+    from deltastore.log.retention import Retention
     from deltastore.upkeep.backup import backup
     from deltastore.upkeep.check import CheckReport, check
     from deltastore.upkeep.compaction import CompactReport, compact
@@ -65,14 +66,17 @@ _LATER = {
     "Change": "diffing",
     "CheckReport": "upkeep.check",
     "CompactReport": "upkeep.compaction",
+    "Fork": "log.forks",
     "LostCheckpoint": "upkeep.repair_plan",
     "MaintainReport": "upkeep.maintenance",
     "RepairAction": "upkeep.repair_plan",
     "RepairPlan": "upkeep.repair_plan",
     "RepairReport": "upkeep.repair_plan",
+    "Retention": "log.retention",
     "RetentionPlan": "upkeep.retention",
     "RetentionReport": "upkeep.retention",
     "ShrinkReport": "upkeep.shrinking",
+    "StoreStats": "log.activity",
     "apply_repair": "upkeep.repair",
     "backup": "upkeep.backup",
     "check": "upkeep.check",

@@ -7,7 +7,7 @@ is another value (`1`, `1.0` and `True` differ), and the order of channels and k
 
 import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
@@ -74,7 +74,7 @@ _ABSENT: Any = object()
 def _sides(old: Reading, new: Reading, name: str, codec: Codec) -> tuple[Any, Any]:
     def side(reading: Reading) -> Any:
         channel = reading.channels.get(name)
-        return _ABSENT if channel is None else replace(reading, channels={name: channel}).values(codec)[name]
+        return _ABSENT if channel is None else reading._replace(channels={name: channel}).values(codec)[name]
 
     return side(old), side(new)
 

@@ -19,22 +19,17 @@ from deltastore.errors import (
     ThreadNotFoundError,
 )
 from deltastore.log import keys, rows
-from deltastore.log.deleting import Collected
 from deltastore.log.engine import Entry, Log
-from deltastore.log.forks import Fork
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
-from deltastore.log.listing import ThreadRow
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
-from deltastore.log.retention import Retention, check_rules
 from deltastore.reducers import Reducer, default_for
-from deltastore.storage.port import Storage, StorageInfo
+from deltastore.storage.port import Storage
 from deltastore.terms import (
     DEFAULT_DEPTH,
     Checkpoint,
     PendingWrite,
-    StoreStats,
     ThreadInfo,
     check_limit,
     thread_info,
@@ -43,6 +38,12 @@ from deltastore.terms import (
 
 if TYPE_CHECKING:
     from deltastore.diffing import Changes
+    from deltastore.log.activity import StoreStats
+    from deltastore.log.deleting import Collected
+    from deltastore.log.forks import Fork
+    from deltastore.log.listing import ThreadRow
+    from deltastore.log.retention import Retention
+    from deltastore.storage.info import StorageInfo
 
 PAGE = 64
 """Checkpoints that history reads at a time: no transaction is held while the caller looks at them."""
@@ -111,7 +112,7 @@ class Store:
         """
         check_limit(limit)
 
-        def described(row: ThreadRow) -> Mapping[str, Any]:
+        def described(row: "ThreadRow") -> Mapping[str, Any]:
             return {} if row.metadata is None else STRICT.decode(row.metadata)
 
         name = None if before is None else check_name(before, "thread")
@@ -123,34 +124,36 @@ class Store:
 
         Its bytes go with the next compaction.
         """
-        return self.log.delete_thread(check_name(name, "thread"))
+        return self.log.keeping.delete_thread(check_name(name, "thread"))
 
     def copy(self, source: str, target: str) -> "Thread":
         """Copy a thread under a new name. Raises ThreadNotFoundError, ThreadExistsError."""
-        self.log.copy_thread(check_name(source, "thread"), check_name(target, "thread"))
+        self.log.keeping.copy_thread(check_name(source, "thread"), check_name(target, "thread"))
         return self.thread(target)
 
-    def collect(self) -> Collected:
+    def collect(self) -> "Collected":
         """Remove what an interrupted deletion or copy left behind. Deletions call it themselves."""
-        return self.log.collect()
+        return self.log.keeping.collect()
 
     @property
-    def retention(self) -> Retention | None:
+    def retention(self) -> "Retention | None":
         """What `apply_retention` keeps of threads that have no rules of their own; None: everything.
 
         Stored with the store, for all its handles; nothing goes before somebody calls `apply_retention`.
         """
-        return self.log.retention()
+        return self.log.keeping.retention()
 
     @retention.setter
-    def retention(self, rules: Retention | None) -> None:
-        self.log.set_retention(check_rules(rules))
+    def retention(self, rules: "Retention | None") -> None:
+        self.log.keeping.set_retention(rules)
 
-    def stats(self) -> StoreStats:
+    def stats(self) -> "StoreStats":
         """Return what this handle did since it was opened, and how full the store is. Reads no payloads."""
+        from deltastore.log.activity import StoreStats  # seldom asked for
+
         return StoreStats(self.log.activity(), self.info())
 
-    def info(self) -> StorageInfo:
+    def info(self) -> "StorageInfo":
         """Return sizes, without reading payloads."""
         return self.log.storage.info()
 
@@ -250,7 +253,7 @@ class Thread:
 
         Raises CheckpointNotFoundError.
         """
-        self._log.delete_checkpoint(self.name, self.namespace, self._id(at))
+        self._log.keeping.delete_checkpoint(self.name, self.namespace, self._id(at))
 
     def tag(self, name: str, at: "Checkpoint | str | None" = None) -> str:
         """Give a checkpoint, the latest or `at`, a name that keeps it from being pruned; return its id.
@@ -259,28 +262,28 @@ class Thread:
         Raises ThreadNotFoundError, CheckpointNotFoundError.
         """
         id_ = None if at is None else self._id(at)
-        return self._log.tag(self.name, self.namespace, id_, check_name(name, "tag"))
+        return self._log.keeping.tag(self.name, self.namespace, id_, check_name(name, "tag"))
 
     def untag(self, name: str) -> bool:
         """Take a name away; tell whether it was given."""
-        return self._log.untag(self.name, self.namespace, check_name(name, "tag"))
+        return self._log.keeping.untag(self.name, self.namespace, check_name(name, "tag"))
 
     def tags(self) -> dict[str, str]:
         """Return the names given to checkpoints, each with its checkpoint's id."""
-        return self._log.tags(self.name, self.namespace)
+        return self._log.keeping.tags(self.name, self.namespace)
 
     @property
-    def retention(self) -> Retention | None:
+    def retention(self) -> "Retention | None":
         """This thread's own rules, for all its namespaces, in place of the store's; None where it has none.
 
         `Retention()` keeps all of the thread, whatever the store's rules say. Copies take them along. Raises
         ThreadNotFoundError.
         """
-        return self._log.retention(self.name)
+        return self._log.keeping.retention(self.name)
 
     @retention.setter
-    def retention(self, rules: Retention | None) -> None:
-        self._log.set_retention(check_rules(rules), self.name)
+    def retention(self, rules: "Retention | None") -> None:
+        self._log.keeping.set_retention(rules, self.name)
 
     # --- reading
 
@@ -329,7 +332,7 @@ class Thread:
             if left is not None:
                 left -= len(page)
 
-    def forks(self) -> list[Fork]:
+    def forks(self) -> "list[Fork]":
         """Return where this namespace, of either API, branched: roots first, then by the parent's id.
 
         Reads no values.

@@ -6,12 +6,12 @@ Imports log and below. The invariant: what is given is frozen.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltastore.errors import ChecksumError, InvalidInputError
-from deltastore.log.listing import ThreadRow
-from deltastore.log.metering import Activity
-from deltastore.storage.port import StorageInfo
+
+if TYPE_CHECKING:
+    from deltastore.log.listing import ThreadRow
 
 DEFAULT_DEPTH = 4
 """How many keys and places a path of a diff has at most: deeper, the whole part counts as changed."""
@@ -61,26 +61,13 @@ class ThreadInfo:
     metadata: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What a handle did since it was opened, and the storage as it is now."""
-
-    activity: Activity
-    storage: StorageInfo
-
-    @property
-    def map_use(self) -> float:
-        """What share of the address space that is reserved for the file is in use, 0 to 1."""
-        return self.storage.used_bytes / self.storage.map_bytes if self.storage.map_bytes else 0.0
-
-
 def check_limit(limit: int | None) -> None:
     """Raise InvalidInputError unless this is how many items a list may have at most."""
     if limit is not None and (type(limit) is not int or limit < 0):
         raise InvalidInputError(f"limit {limit!r}; expected None or an int from 0 on")
 
 
-def thread_info(row: ThreadRow, metadata: Mapping[str, Any], size: int) -> ThreadInfo:
+def thread_info(row: "ThreadRow", metadata: Mapping[str, Any], size: int) -> ThreadInfo:
     """Return a thread as listed."""
     header = row.header
     return ThreadInfo(row.name, when(header.created_ms), when(header.updated_ms), header.checkpoints, size, metadata)

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltastore.storage import ReadTransaction, Storage, StorageInfo, WriteTransaction
+from deltastore.storage import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.info import StorageInfo
 
 THREAD_BYTES = 6
 CHUNKS, RECORDS, IDS, WRITES, HEADERS, NAMESPACES, STORE = "c", "r", "i", "w", "h", "n", "store"

@@ -12,7 +12,8 @@ from deltastore.codec import chunkrow
 from deltastore.codec.primitives import unseal
 from deltastore.log import keys, pending, putting
 from deltastore.log.heads import HeadCache
-from deltastore.storage import ReadTransaction, RetryTransaction, Storage, StorageInfo, WriteTransaction
+from deltastore.storage import ReadTransaction, RetryTransaction, Storage, WriteTransaction
+from deltastore.storage.info import StorageInfo
 from deltastore.storage.memory import MemoryStorage
 
 EVERYTHING = (b"", b"\xff" * 8)

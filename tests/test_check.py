@@ -14,7 +14,7 @@ from deltastore.codec import recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.primitives import seal, unseal
 from deltastore.log import deleting, keys, rows
-from deltastore.log.engine import Log
+from deltastore.log.keeping import Keeping
 from deltastore.storage import Storage
 from deltastore.storage.memory import MemoryStorage
 from deltastore.upkeep.check import MAX_PROBLEMS, CheckReport
@@ -61,7 +61,7 @@ def change_record(storage: Storage, place: int, **changes: Any) -> str:
     """Replace fields of the nth record of thread 1, with a right checksum; return its id."""
     key = sorted(rows_of_kind(storage, b"r"))[place]
     row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None)
-    body = rec.encode_record(replace(row.records[0], **changes))
+    body = rec.encode_record(row.records[0]._replace(**changes))
     put_raw(storage, key, seal(key, recordrow.encode_row(body, (0, 0))))
     return deltastore.ulid.to_text(key[-16:])
 
@@ -397,11 +397,11 @@ class TestQueue:
             for number in range(5):
                 store.thread(name).append({"m": [say(str(number))]})
 
-        def killed(_: Log) -> Any:
+        def killed(_: Keeping) -> Any:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Log, "collect", killed)
+            patch.setattr(Keeping, "collect", killed)
             with pytest.raises(KeyboardInterrupt):
                 store.delete("gone")
         return store

@@ -16,7 +16,8 @@ import deltastore
 from deltastore import ConflictError, Reducer, StorageError, Store, check
 from deltastore.langgraph import DeltaSaver
 from deltastore.log import committing
-from deltastore.storage import RetryTransaction, Storage, StorageInfo
+from deltastore.storage import RetryTransaction, Storage
+from deltastore.storage.info import StorageInfo
 from deltastore.storage.memory import MemoryStorage
 from tests.langgraph.comparing import checkpoint, config
 

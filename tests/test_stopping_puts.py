@@ -108,7 +108,7 @@ def found_in(store: Store) -> Found:
     """Return what a store holds; it must be whole."""
     report = check(store)
     assert report.ok, report.problems
-    rules = {info.name: store.log.retention(info.name) for info in store.threads()}
+    rules = {info.name: store.log.keeping.retention(info.name) for info in store.threads()}
     return Found(rows_of(store.log.storage), told(store), rules)
 
 

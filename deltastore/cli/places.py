@@ -97,4 +97,4 @@ def _checkpoint(store: Store, thread: str, namespace: str, text: str) -> str | N
         entry = store.log.entry(thread, namespace, text)
     except InvalidIdError:  # a tag may be longer than any id
         entry = None
-    return text if entry is not None else store.log.tags(thread, namespace).get(text)
+    return text if entry is not None else store.log.keeping.tags(thread, namespace).get(text)

@@ -5,8 +5,7 @@ errors. The invariant: `assemble(cut(value))` is what the codec's own round trip
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from deltastore.codec.records import DICT, LIST, OPAQUE, SNAPSHOT_DICT, SNAPSHOT_LIST
 from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
@@ -94,8 +93,7 @@ class Codec(Decoder, Protocol):
         """Return some scalars as one blob."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A value taken apart. `keys` are a dict's keys, which tell a changed entry's predecessor.
 
     `notes` are the codec's own, for the next value of the same channel; they hold no object that can be changed.

@@ -6,8 +6,8 @@ and which bases it needs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from deltastore.codec.dictionary import Dictionaries, Dictionary
 from deltastore.codec.primitives import (
@@ -34,8 +34,7 @@ MAX_CHUNKS_PER_ROW = 1 << 24
 """What a row may hold, in chunks: a damaged count must not ask for all memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Based:
+class Based(NamedTuple):
     """A chunk stored as its difference from `bases[0]`, which stood on `bases[1]` when this was stored, and so on."""
 
     bases: tuple[int, ...]
@@ -43,8 +42,7 @@ class Based:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRow:
+class ChunkRow(NamedTuple):
     """Chunks in ascending order of their numbers: whole ones as blobs, based ones as tag and difference."""
 
     numbers: tuple[int, ...]
@@ -143,8 +141,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the head of a row says: the numbers held and, of the based ones, all bases."""
 
     numbers: tuple[int, ...]

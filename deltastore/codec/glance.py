@@ -3,7 +3,7 @@
 Pure; imports records, primitives and errors. The invariant: what it tells is what `recordrow.open_row` tells.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import ormsgpack
 
@@ -14,8 +14,7 @@ from deltastore.codec.records import HIDDEN, unpack_id
 from deltastore.errors import ChecksumError
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
+class Glance(NamedTuple):
     """A record's id (`""` in a native namespace), whether it is hidden, and its metadata, encoded."""
 
     id: str

@@ -4,14 +4,12 @@ Pure; imports nothing of the project. The invariant: numbers are part of the for
 another one added.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 _COMMON: Final = ("content", "additional_kwargs", "response_metadata", "name", "id")
 
 
-@dataclass(frozen=True, slots=True)
-class MessageForm:
+class MessageForm(NamedTuple):
     """A class of messages, by its name, and its stored fields in order."""
 
     name: str

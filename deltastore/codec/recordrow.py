@@ -5,7 +5,7 @@ numbers, whatever numbering the record was prepared in.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from deltastore.codec import recordpack
 from deltastore.codec import spans as sp
@@ -25,8 +25,7 @@ def encode_row(body: bytes, shifts: Sequence[int]) -> bytes:
     return bytes(out) + body
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRow:
+class RecordRow(NamedTuple):
     """The records of one row, in ULID order; `writes` only in a pack: by checkpoint id, its write rows."""
 
     packed: bool
@@ -59,7 +58,7 @@ def dictionary_of_row(data: bytes) -> int | None:
 def decode_row(data: bytes, last: bytes, dictionaries: Dictionaries | None) -> RecordRow:
     """Parse a record row, or a record pack with all its records. Raises ChecksumError."""
     row = open_row(data, last, dictionaries)
-    return replace(row, records=tuple(row.records), writes=dict(row.writes))
+    return row._replace(records=tuple(row.records), writes=dict(row.writes))
 
 
 def open_row(data: bytes, last: bytes, dictionaries: Dictionaries | None) -> RecordRow:

@@ -4,8 +4,7 @@ Pure; imports spans, primitives and errors. The invariant: in memory all chunk n
 that `prepare` saw exists only in stored bytes, beside the shift that mends it.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 
@@ -38,16 +37,14 @@ def series_of(channel: int) -> int:
     return 1 if channel < FIRST_CHANNEL else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A value as its kind and the numbers of its chunks."""
 
     kind: int
     spans: sp.Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(NamedTuple):
     """The channel is this value."""
 
     channel: int
@@ -55,8 +52,7 @@ class Set:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(NamedTuple):
     """The parent's chunks, with `removed` of them at `place` replaced."""
 
     channel: int
@@ -65,8 +61,7 @@ class Patch:
     spans: sp.Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(NamedTuple):
     """These writes, folded by the reducer onto the parent's value."""
 
     channel: int
@@ -74,8 +69,7 @@ class Fold:
     writes: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):
     """The channel is absent."""
 
     channel: int
@@ -84,8 +78,7 @@ class Drop:
 Op = Set | Patch | Fold | Drop
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One checkpoint as stored. `parent` is a ULID or None; `bases` are the next chunk numbers when it was prepared."""
 
     flags: int
@@ -135,7 +128,7 @@ def shifted(record: Record, shifts: tuple[int, int]) -> Record:
         return record
     ops = tuple(_shift_op(op, record.bases, shifts) for op in record.ops)
     bases = (record.bases[0] + shifts[0], record.bases[1] + shifts[1])
-    return replace(record, ops=ops, bases=bases)
+    return record._replace(ops=ops, bases=bases)
 
 
 def _shift_op(op: Op, bases: tuple[int, int], shifts: tuple[int, int]) -> Op:
@@ -146,11 +139,11 @@ def _shift_op(op: Op, bases: tuple[int, int], shifts: tuple[int, int]) -> Op:
 
     match op:
         case Set():
-            return replace(op, value=Value(op.value.kind, moved(op.value.spans)))
+            return op._replace(value=Value(op.value.kind, moved(op.value.spans)))
         case Patch():
-            return replace(op, spans=moved(op.spans))
+            return op._replace(spans=moved(op.spans))
         case Fold():
-            return replace(op, writes=tuple(Value(write.kind, moved(write.spans)) for write in op.writes))
+            return op._replace(writes=tuple(Value(write.kind, moved(write.spans)) for write in op.writes))
         case Drop():
             return op
 

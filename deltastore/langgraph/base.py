@@ -16,10 +16,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
 from deltastore.langgraph.strict import restricted
 from deltastore.log import keys
-from deltastore.log.retention import Retention, check_rules
 from deltastore.store import Store
 
 if TYPE_CHECKING:
+    from deltastore.log.retention import Retention
     from deltastore.upkeep.background import Tidier
 
 P = ParamSpec("P")
@@ -39,10 +39,12 @@ async def off_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     return await outcome
 
 
-def _tidier(store: Store, rules: Retention) -> "Tidier":
-    from deltastore.upkeep.background import Tidier  # most savers need nothing of upkeep
+def _tidier(store: Store, retention: "Retention") -> "Tidier | None":
+    from deltastore.log.retention import check_rules  # most savers have no rules, and need nothing of upkeep
+    from deltastore.upkeep.background import Tidier
 
-    return Tidier(store, rules)
+    rules = check_rules(retention)
+    return None if rules is None or rules.is_off else Tidier(store, rules)
 
 
 class SaverBase(BaseCheckpointSaver[str]):
@@ -56,7 +58,7 @@ class SaverBase(BaseCheckpointSaver[str]):
         strict: bool = False,
         validate: bool = False,
         fenced: bool = False,
-        retention: Retention | None = None,
+        retention: "Retention | None" = None,
     ) -> None:
         """Use an open store, which stays the caller's to close.
 
@@ -74,8 +76,7 @@ class SaverBase(BaseCheckpointSaver[str]):
         self.validate = validate
         self.fenced = fenced
         self._owns_tidier = True
-        rules = check_rules(retention)
-        self._tidier = None if rules is None or rules.is_off else _tidier(store, rules)
+        self._tidier = None if retention is None else _tidier(store, retention)
         self._log = store.log
         self._owns_store = False
         self._made: tuple[SerializerProtocol, OpaqueCodec] | None = None

@@ -62,12 +62,12 @@ def delete(
     Raises InvalidInputError where that takes a graph that isn't given, ContentionError.
     """
     if not erase:
-        log.delete(thread, choose())
+        log.keeping.delete(thread, choose())
         return
     for _ in range(MAX_ATTEMPTS):
-        moment, lacks = log.lacks(thread, choose(with_needs=True))
+        moment, lacks = log.keeping.lacks(thread, choose(with_needs=True))
         folded = _folded(log, codec, thread, lacks, graph, history)
-        if folded is not None and log.erase(thread, choose, folded, moment) is not None:
+        if folded is not None and log.keeping.erase(thread, choose, folded, moment) is not None:
             return
     raise ContentionError(
         f"thread {thread!r}: {MAX_ATTEMPTS} attempts to erase failed, because others put checkpoints all the time. "

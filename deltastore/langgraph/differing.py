@@ -9,12 +9,11 @@ import reprlib
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, time, timezone
 from decimal import Decimal
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 _FOLDED = "…"
@@ -33,8 +32,7 @@ _SHOWN = frozenset((bool, int, float, type(None)))
 """Types whose values a message may show; those of others may be long, or secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One place where two values differ; `one` and `other` say what stands there."""
 
     path: str

@@ -13,15 +13,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import DeltaChannelHistory
 
 from deltastore.errors import InvalidInputError, ThreadNotFoundError
-from deltastore.langgraph import deletions
 from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.configs import address, config_of, id_of, run_name, several, thread_name
 from deltastore.langgraph.reading import ReadingSaver
-from deltastore.log import choosing, rows
+from deltastore.log import rows
 from deltastore.store import check_name
 
 if TYPE_CHECKING:
     from langgraph.pregel import Pregel
+
+    from deltastore.log import choosing
 
 
 class KeepingSaver(ReadingSaver):
@@ -29,7 +30,7 @@ class KeepingSaver(ReadingSaver):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all its namespaces; an unknown one is none. Its bytes go with the next compaction."""
-        self._log.delete_thread(thread_name(thread_id))
+        self._log.keeping.delete_thread(thread_name(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, off the event loop."""
@@ -47,6 +48,9 @@ class KeepingSaver(ReadingSaver):
         Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError, and
         CheckpointNotFoundError where a history that would have to be folded is lost already.
         """
+        from deltastore.langgraph import deletions  # whoever puts and reads needs none of it
+        from deltastore.log import choosing
+
         runs = frozenset(map(run_name, several(run_ids, "run_ids")))
         if not runs:
             return
@@ -68,7 +72,7 @@ class KeepingSaver(ReadingSaver):
         """
         source, target = thread_name(source_thread_id), thread_name(target_thread_id)
         with suppress(ThreadNotFoundError):
-            self._log.copy_thread(source, target)
+            self._log.keeping.copy_thread(source, target)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, off the event loop."""
@@ -91,12 +95,14 @@ class KeepingSaver(ReadingSaver):
         Raises InvalidInputError, InvalidIdError, BrokenChainError; with `erase` also ContentionError, and
         CheckpointNotFoundError where a history that would have to be folded is lost already.
         """
+        from deltastore.log import choosing
+
         threads = [thread_name(thread_id) for thread_id in several(thread_ids, "thread_ids")]
         if strategy not in ("keep_latest", "delete"):
             raise InvalidInputError(f"strategy {strategy!r}; expected 'keep_latest' or 'delete'")
         for thread in threads:
             if strategy == "delete":
-                self._log.delete_thread(thread)
+                self._log.keeping.delete_thread(thread)
             else:
                 self._delete(thread, choosing.all_but_latest, erase, graph)
 
@@ -114,10 +120,12 @@ class KeepingSaver(ReadingSaver):
     def _delete(
         self,
         thread: str,
-        choose: Callable[..., choosing.Choose],
+        choose: "Callable[..., choosing.Choose]",
         erase: bool,
         graph: "Pregel[Any, Any, Any, Any] | None",
     ) -> None:
+        from deltastore.langgraph import deletions
+
         def history(namespace: str, id_: str, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
             return self.get_delta_channel_history(config=config_of(thread, namespace, id_), channels=channels)
 
@@ -130,7 +138,7 @@ class KeepingSaver(ReadingSaver):
         checkpoint's config. Raises ThreadNotFoundError, CheckpointNotFoundError, InvalidIdError, FrontMismatchError.
         """
         thread, namespace = address(config)
-        id_ = self._log.tag(thread, namespace, id_of(config), check_name(name, "tag"), rows.LANGGRAPH)
+        id_ = self._log.keeping.tag(thread, namespace, id_of(config), check_name(name, "tag"), rows.LANGGRAPH)
         return config_of(config["configurable"]["thread_id"], namespace, id_)
 
     async def atag(self, config: RunnableConfig, name: str) -> RunnableConfig:
@@ -140,7 +148,7 @@ class KeepingSaver(ReadingSaver):
     def untag(self, config: RunnableConfig, name: str) -> bool:
         """Take a name away in the config's namespace; tell whether it was given."""
         thread, namespace = address(config)
-        return self._log.untag(thread, namespace, check_name(name, "tag"))
+        return self._log.keeping.untag(thread, namespace, check_name(name, "tag"))
 
     async def auntag(self, config: RunnableConfig, name: str) -> bool:
         """Take a name away, off the event loop."""
@@ -149,7 +157,7 @@ class KeepingSaver(ReadingSaver):
     def tags(self, config: RunnableConfig) -> dict[str, RunnableConfig]:
         """Return the names given in the config's namespace, each with its checkpoint's config."""
         thread, namespace = address(config)
-        found = self._log.tags(thread, namespace)
+        found = self._log.keeping.tags(thread, namespace)
         return {name: config_of(config["configurable"]["thread_id"], namespace, id_) for name, id_ in found.items()}
 
     async def atags(self, config: RunnableConfig) -> dict[str, RunnableConfig]:

@@ -7,10 +7,9 @@ Imports codec and langchain-core.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -32,8 +31,7 @@ _drain: Final = deque[None](maxlen=0).extend
 """Runs an iterator for what it does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """A class as this module knows it.
 
     `names` are the stored fields in order; `number` stands for class and names in the format. `fields` are all of them

@@ -8,11 +8,10 @@ what is made of notes is what decoding those bytes would give.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress, repeat
 from operator import add, attrgetter, is_
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 from langchain_core.messages import BaseMessage
@@ -31,8 +30,7 @@ _extra_of = attrgetter("__pydantic_extra__")
 _TEXTS: Final = frozenset((str, NoneType))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """A run of messages: their classes and, by class, their texts one after the other and all else, packed.
 
     Where not all of a class's texts are texts, all is packed.
@@ -42,8 +40,7 @@ class Told:
     fields: list[tuple[list[Any], bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(NamedTuple):
     """A list's blobs and its runs, of which the last may be short; None where one wasn't all plain messages."""
 
     blobs: list[bytes]

@@ -7,7 +7,7 @@ import builtins
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, DeltaChannelHistory
@@ -20,11 +20,12 @@ from deltastore.errors import FrontMismatchError
 from deltastore.langgraph import filters
 from deltastore.langgraph.base import SaverBase, off_loop
 from deltastore.langgraph.configs import address, config_of, id_of, thread_name
-from deltastore.langgraph.threads import list_threads
 from deltastore.log import rows
 from deltastore.log.engine import Entry
-from deltastore.log.forks import Fork
 from deltastore.log.loading import Reading
+
+if TYPE_CHECKING:
+    from deltastore.log.forks import Fork
 
 PAGE = 32
 """Checkpoints that `list` looks up at a time, without their values; no transaction is held between pages."""
@@ -221,6 +222,8 @@ class ReadingSaver(SaverBase):
         it, when it is reached; `before` lists those after it.
         """
         name = None if before is None else thread_name(before)
+        from deltastore.langgraph.threads import list_threads  # an agent's run lists no threads
+
         return list_threads(
             self._log, self._codec, filters.as_stored(filter, self._codec.reload), before=name, limit=limit
         )
@@ -237,11 +240,11 @@ class ReadingSaver(SaverBase):
         while (found := await off_loop(next, items, None)) is not None:
             yield found
 
-    def forks(self, config: RunnableConfig) -> builtins.list[Fork]:
+    def forks(self, config: RunnableConfig) -> "builtins.list[Fork]":
         """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
         return self._log.forks(*address(config))
 
-    async def aforks(self, config: RunnableConfig) -> builtins.list[Fork]:
+    async def aforks(self, config: RunnableConfig) -> "builtins.list[Fork]":
         """Return where a namespace branched, off the event loop."""
         return await off_loop(self.forks, config)
 

@@ -7,7 +7,7 @@ Imports these.
 import random
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -15,9 +15,11 @@ from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.keeping import KeepingSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
-from deltastore.log.retention import Retention
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
+
+if TYPE_CHECKING:
+    from deltastore.log.retention import Retention
 
 
 class DeltaSaver(SavingSaver, KeepingSaver):
@@ -41,7 +43,7 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         strict: bool = False,
         validate: bool = False,
         fenced: bool = False,
-        retention: Retention | None = None,
+        retention: "Retention | None" = None,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:

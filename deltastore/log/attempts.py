@@ -7,9 +7,8 @@ Imports committing. The invariant: what is applied was prepared on what still st
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from deltastore.errors import ContentionError
 from deltastore.log.committing import CommitQueue
@@ -25,8 +24,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Write(Generic[P, T, R]):
+class Write(NamedTuple, Generic[P, T, R]):
     """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end.
 
     `recall` prepares by what is in memory, or returns None where that isn't enough.

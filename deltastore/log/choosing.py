@@ -5,7 +5,7 @@ root checkpoint that it started from.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltastore.errors import BrokenChainError
 from deltastore.log import finding, hiding, keys, rows, surviving, tagging
@@ -16,8 +16,7 @@ ROOT = b""
 """The name of a thread's root namespace, as stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What goes: a plan for each namespace that stays, and the namespaces that go whole."""
 
     plans: tuple[surviving.Plan, ...]
@@ -52,8 +51,7 @@ def these(
     return choose
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """What stays: ids by a namespace's number, and the numbers of those that go whole. Others stay as they are."""
 
     ids: Mapping[int, Collection[str | None]]

@@ -5,6 +5,7 @@ later, in bounded ones, and can't come back, because its number is never used ag
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from deltastore.errors import CheckpointNotFoundError, ThreadNotFoundError
 from deltastore.log import choosing, finding, keys, names, removing, rows, tagging
@@ -17,8 +18,7 @@ ABANDONED_MS = 3_600_000
 """After which time a copy that isn't named yet counts as abandoned, in milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a deletion did: checkpoints that are gone, and how many of them left something hidden for others."""
 
     deleted: int
@@ -69,8 +69,7 @@ def delete_checkpoint(tx: WriteTransaction, name: str, namespace_name: str, id_:
     rows.store_header(tx, thread, header)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """What was chosen at a moment of a thread: its number, and its header's count of changes."""
 
     thread: int
@@ -104,7 +103,7 @@ def apply_choice(tx: WriteTransaction, view: View, header: rows.Header, choice: 
     before, collected = header.checkpoints, header.collected
     hidden = 0
     for made in choice.plans:
-        plan = replace(made, namespace=replace(made.namespace))  # a copy: the storage may ask to run this again
+        plan = made._replace(namespace=replace(made.namespace))  # a copy: the storage may ask to run this again
         if plan.removed or plan.rewritten or plan.visible:
             removing.apply(tx, view, header, plan)
             hidden += sum(map(len, plan.remnants))

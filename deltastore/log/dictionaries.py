@@ -5,8 +5,8 @@ dictionary is removed only when it isn't and nothing that is stored needs it.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import ormsgpack
 
@@ -24,8 +24,7 @@ _CACHED = 64
 """How many dictionaries a process keeps ready; a store needs one or two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A dictionary as stored. `touched` counts copies of rows that need it, made since it went out of use."""
 
     number: int
@@ -104,7 +103,7 @@ def replace_by(tx: WriteTransaction, kind: str, content: bytes | None, now_ms: i
     """Take all dictionaries out of use, and store a new one unless it is None; return its number."""
     for stored in all_of(tx):
         if stored.in_use:
-            _put(tx, replace(stored, in_use=False))
+            _put(tx, stored._replace(in_use=False))
     if content is None:
         return None
     number = names.new_number(tx, keys.DICTIONARY)
@@ -131,7 +130,7 @@ def touch(tx: WriteTransaction, needed: Collection[int]) -> None:
         if stored is None:
             raise ConflictError(f"dictionary {number} was removed while rows that need it were copied; copy again")
         if not stored.in_use:
-            _put(tx, replace(stored, touched=stored.touched + 1))
+            _put(tx, stored._replace(touched=stored.touched + 1))
 
 
 def remove(tx: WriteTransaction, unneeded: Collection[Stored]) -> int:

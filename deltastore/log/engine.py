@@ -9,53 +9,46 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
 from deltastore.log import (
     attempts,
-    choosing,
-    copying,
-    deleting,
     dictionaries,
-    erasing,
     finding,
     keys,
-    listing,
     loading,
     names,
     pending,
     policy,
     putting,
-    retention,
     rowcache,
     rows,
-    tagging,
-    walking,
 )
 from deltastore.log.attempts import Pool, Write
 from deltastore.log.committing import CommitQueue
-from deltastore.log.forks import FORKS_PAGE, Family, Fork, find_forks
 from deltastore.log.format import check_frequency, open_format
 from deltastore.log.heads import DEFAULT_CACHE_BYTES, Head, HeadCache
-from deltastore.log.listing import ThreadRow
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
-from deltastore.log.metering import Activity, Meter
+from deltastore.log.metering import Meter
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
-from deltastore.log.retention import Retention
 from deltastore.log.standing import Standing
 from deltastore.log.state import Channel
 from deltastore.reducers import Reducer
-from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage
+
+if TYPE_CHECKING:
+    from deltastore.log.activity import Activity
+    from deltastore.log.forks import Family, Fork
+    from deltastore.log.keeping import Keeping
+    from deltastore.log.listing import ThreadRow
 
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A checkpoint as listed: its record, without values."""
 
     ulid: bytes
@@ -115,8 +108,10 @@ class Log:
             self._begin_writing()
         return self._context.heads
 
-    def activity(self) -> Activity:
+    def activity(self) -> "Activity":
         """Return what this handle did since it was opened, or since this process was forked off with it."""
+        from deltastore.log.activity import Activity  # seldom asked for
+
         commits, heads = self._commits, self.heads
         return Activity(
             self._puts.timing(),
@@ -228,12 +223,12 @@ class Log:
             dictionary = dictionaries.in_use(tx)
             self.heads.keep_standing(thread, namespace, Standing(*located, dictionary, remembered=True))
 
-    def _locate(
-        self, tx: ReadTransaction, thread: str, namespace: str
-    ) -> tuple[int, rows.Header, rows.Namespace] | None:
-        known = finding.find_thread(tx, thread)
-        found = None if known is None else rows.load_namespace(tx, known[0], keys.encode_name(namespace))
-        return None if known is None or found is None else (*known, found)
+    @property
+    def keeping(self) -> "Keeping":
+        """Deletions, copies, tags and rules: what decides over how long things are kept."""
+        from deltastore.log.keeping import Keeping  # whoever puts and reads needs none of it
+
+        return Keeping(self)
 
     # --- reads
 
@@ -253,7 +248,7 @@ class Log:
         """
         started = time.perf_counter()
         with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
+            located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return None
             number, header, found = located
@@ -278,7 +273,7 @@ class Log:
         What they share is read once. None stands for one that isn't there. Raises as `read` does.
         """
         with self.storage.read() as tx:
-            located = {namespace: self._locate(tx, thread, namespace) for namespace, _ in ids}
+            located = {namespace: finding.find_namespace(tx, thread, namespace) for namespace, _ in ids}
             view: View | None = None
             out: list[Reading | None] = []
             for namespace, id_ in ids:
@@ -315,7 +310,7 @@ class Log:
     def writes(self, thread: str, namespace: str, id_: str) -> list[WriteLoaded]:
         """Return the pending writes of a checkpoint id, in the order (path, task, idx)."""
         with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
+            located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
             number, _, found = located
@@ -330,8 +325,10 @@ class Log:
         The checkpoint's own value and writes don't count. Without id it is the latest.
         Raises BrokenChainError, ChecksumError, FrontMismatchError, CheckpointNotFoundError.
         """
+        from deltastore.log import walking  # only graphs with delta channels ask for it
+
         with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
+            located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 known = finding.find_thread(tx, thread)
                 if id_ is not None and known is not None and known[1].deleted:
@@ -382,7 +379,7 @@ class Log:
     def page(self, thread: str, namespace: str, before: str | None, limit: int) -> list[Entry]:
         """Return up to `limit` checkpoints with ids below `before`, the greatest id first, without values."""
         with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
+            located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
             number, _, found = located
@@ -394,10 +391,11 @@ class Log:
                 out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
             return out
 
-    def forks(self, thread: str, namespace: str) -> list[Fork]:
+    def forks(self, thread: str, namespace: str) -> "list[Fork]":
         """Return where a namespace branched. Reads records page by page; values and metadata stay as they are."""
+        from deltastore.log.forks import FORKS_PAGE, find_forks  # seldom asked for
 
-        def page(before: str | None) -> list[Family]:
+        def page(before: str | None) -> "list[Family]":
             found = self.page(thread, namespace, before, FORKS_PAGE)
             return [(entry.id, entry.parent_id) for entry in found]
 
@@ -406,7 +404,7 @@ class Log:
     def entry(self, thread: str, namespace: str, id_: str) -> Entry | None:
         """Return one checkpoint without values, or None."""
         with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
+            located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return None
             number, _, found = located
@@ -418,144 +416,26 @@ class Log:
             return Entry(ulid, id_, parent_id_of(found.front, record), namespace, record)
 
     def threads(
-        self, front: int, accept: Callable[[ThreadRow], M | None], *, before: str | None, limit: int | None
-    ) -> Iterator[tuple[ThreadRow, M, int]]:
+        self, front: int, accept: "Callable[[ThreadRow], M | None]", *, before: str | None, limit: int | None
+    ) -> "Iterator[tuple[ThreadRow, M, int]]":
         """Iterate over the threads that have checkpoints, the newest created first: what `listing.list_threads` gives.
 
         `before`: those created before this thread. Holds no transaction while the caller has the iterator.
         Raises ThreadNotFoundError at once.
         """
+        from deltastore.log import listing  # an agent's run lists no threads
+
         number = None if before is None else listing.number_of(self.storage, before)
         return listing.list_threads(self.storage, front, accept, before=number, limit=limit)
 
-    def all_threads(self) -> Iterator[ThreadRow]:
+    def all_threads(self) -> "Iterator[ThreadRow]":
         """Iterate over all threads, the newest created first, by their headers alone.
 
         No transaction is held while the caller has the iterator. Raises ChecksumError when it reaches a damaged one.
         """
+        from deltastore.log import listing
+
         return listing.all_threads(self.storage)
-
-    # --- deletions and copies
-
-    def delete_checkpoint(self, thread: str, namespace: str, id_: str) -> None:
-        """Delete a checkpoint with its pending writes. Raises ThreadNotFoundError, CheckpointNotFoundError."""
-        names.in_write(self.storage, (), lambda tx: deleting.delete_checkpoint(tx, thread, namespace, id_))
-
-    def delete(self, thread: str, choose: choosing.Choose) -> deleting.Outcome:
-        """Delete what is chosen of a thread's LangGraph namespaces, in one transaction; an unknown thread is none.
-
-        What others' histories need stays, hidden. Raises BrokenChainError.
-        """
-        with self.storage.read() as tx:
-            chosen = deleting.choose(tx, thread, choose)
-        return names.in_write(self.storage, (), lambda tx: deleting.delete(tx, thread, choose, chosen))
-
-    def lacks(self, thread: str, choose: choosing.Choose) -> tuple[int, list[tuple[erasing.Lack, list[str]]]]:
-        """Return what a deletion would have to keep for others, each with the names of the channels.
-
-        First comes the moment of the thread, which `erase` asks for.
-        """
-        with self.storage.read() as tx:
-            moment, found = erasing.lacks(tx, thread, choose)
-            named = [
-                (lack, sorted(self.names.name(tx, keys.CHANNEL, number) for number in lack.channels)) for lack in found
-            ]
-            return moment, named
-
-    def erase(
-        self, thread: str, choose: Callable[[Collection[bytes]], choosing.Choose], folded: erasing.Folded, moment: int
-    ) -> deleting.Outcome | None:
-        """Delete what is chosen, and keep nothing of it; `folded` takes the place of what is lacking then.
-
-        None: others changed the thread since the moment that it was folded at. Raises BrokenChainError.
-        """
-        return names.in_write(self.storage, (), lambda tx: erasing.erase(tx, thread, choose, folded, moment))
-
-    # --- tags
-
-    def tag(self, thread: str, namespace: str, id_: str | None, name: str, front: int | None = None) -> str:
-        """Let a tag name a checkpoint, the latest without id; return its id. `front`: refuse another's namespace.
-
-        Raises ThreadNotFoundError, CheckpointNotFoundError, FrontMismatchError.
-        """
-
-        def work(tx: WriteTransaction) -> str:
-            number, header = deleting.require_thread(tx, thread)
-            found = rows.load_namespace(tx, number, keys.encode_name(namespace))
-            if found is not None and front is not None and found.front != front:
-                raise FrontMismatchError(
-                    f"thread {thread!r}, namespace {namespace!r} is written by the {rows.FRONT_NAMES[found.front]} "
-                    "API; tag its checkpoints by that"
-                )
-            wanted = found.latest if found is not None and id_ is None else id_
-            if found is None or wanted is None or finding.find(View(tx, number, thread), found, wanted) is None:
-                raise CheckpointNotFoundError(
-                    f"thread {thread!r}, namespace {namespace!r} has no checkpoint {wanted or 'at all'!r} to tag; "
-                    "see its history"
-                )
-            tagging.put(tx, number, found.number, keys.encode_name(name), wanted)
-            rows.store_header(tx, number, header)
-            return wanted
-
-        return names.in_write(self.storage, (), work)
-
-    def untag(self, thread: str, namespace: str, name: str) -> bool:
-        """Remove a tag; tell whether there was one."""
-
-        def work(tx: WriteTransaction) -> bool:
-            located = self._locate(tx, thread, namespace)
-            if located is None or not tagging.delete(tx, located[0], located[2].number, keys.encode_name(name)):
-                return False
-            rows.store_header(tx, located[0], located[1])
-            return True
-
-        return names.in_write(self.storage, (), work)
-
-    def tags(self, thread: str, namespace: str) -> dict[str, str]:
-        """Return a namespace's tags: name → checkpoint id."""
-        with self.storage.read() as tx:
-            located = self._locate(tx, thread, namespace)
-            return {} if located is None else tagging.load(tx, located[0], located[2].number)
-
-    # --- what is kept
-
-    def retention(self, thread: str | None = None) -> Retention | None:
-        """Return the rules stored for the store, or for a thread alone; None where there are none.
-
-        Raises ThreadNotFoundError.
-        """
-        with self.storage.read() as tx:
-            return retention.load(tx, None if thread is None else deleting.require_thread(tx, thread)[0])
-
-    def set_retention(self, rules: Retention | None, thread: str | None = None) -> None:
-        """Store rules for the store, or for a thread alone; None removes them. Raises ThreadNotFoundError."""
-
-        def work(tx: WriteTransaction) -> None:
-            if thread is None:
-                retention.store(tx, None, rules)
-                return
-            number, header = deleting.require_thread(tx, thread)
-            retention.store(tx, number, rules)
-            rows.store_header(tx, number, header)
-
-        names.in_write(self.storage, (), work)
-
-    # --- threads
-
-    def delete_thread(self, thread: str) -> bool:
-        """Delete a thread, then collect its rows; tell whether there was one."""
-        deleted = names.in_write(self.storage, (), lambda tx: deleting.delete_thread(tx, thread, self.now_ms()))
-        if deleted:
-            self.collect()
-        return deleted
-
-    def collect(self) -> deleting.Collected:
-        """Remove the rows of deleted threads and abandoned copies."""
-        return deleting.collect(self.storage, self.now_ms())
-
-    def copy_thread(self, source: str, target: str) -> None:
-        """Copy a thread. Raises ThreadNotFoundError, ThreadExistsError."""
-        copying.copy_thread(self.storage, source, target, self.now_ms())
 
 
 def _deleted(thread: str, id_: str) -> CheckpointNotFoundError:

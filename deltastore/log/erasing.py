@@ -5,7 +5,7 @@ take its place. Imports choosing, deleting and putting. The invariant: what stay
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
@@ -20,8 +20,7 @@ Folded = Mapping[bytes, Mapping[int, Cut]]
 """By the ULID of a checkpoint that stays: channel → the value that its history gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(NamedTuple):
     """A checkpoint that stays, and the channels, by number, whose history would need what goes."""
 
     namespace: str
@@ -68,7 +67,7 @@ def erase(
     view = View(tx, thread, name)
     choice = choose(folded.keys())(view)
     new = NewChunks(header.next_chunk[0])
-    choice = replace(choice, plans=tuple(_with_values(plan, folded, new) for plan in choice.plans))
+    choice = choice._replace(plans=tuple(_with_values(plan, folded, new) for plan in choice.plans))
     row = new.row({})
     if row is not None:
         bases = (header.next_chunk[0], header.next_chunk[1])
@@ -86,5 +85,5 @@ def _with_values(plan: surviving.Plan, folded: Folded, new: NewChunks) -> surviv
         ]
         seeds = tuple(seed for seed in record.seeds if seed[0] not in values)
         others = [op for op in record.ops if op.channel not in values]  # all, unless somebody erased meanwhile
-        rewritten[ulid] = replace(record, ops=(*others, *ops), seeds=seeds)
-    return replace(plan, rewritten=rewritten)
+        rewritten[ulid] = record._replace(ops=(*others, *ops), seeds=seeds)
+    return plan._replace(rewritten=rewritten)

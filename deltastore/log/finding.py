@@ -27,6 +27,13 @@ def find_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header] | Non
     return thread, header
 
 
+def find_namespace(tx: ReadTransaction, thread: str, namespace: str) -> tuple[int, rows.Header, rows.Namespace] | None:
+    """Return the number and header of a thread, and a namespace of it, or None where one isn't there."""
+    known = find_thread(tx, thread)
+    found = None if known is None else rows.load_namespace(tx, known[0], keys.encode_name(namespace))
+    return None if known is None or found is None else (*known, found)
+
+
 def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
     """Return the ULID of the visible checkpoint with an id, or None. Raises ChecksumError."""
     if namespace.front == rows.NATIVE:

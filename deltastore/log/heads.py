@@ -6,7 +6,7 @@ Imports codec, state, standing and lru. Thread-safe.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltastore.codec.records import Value
 from deltastore.codec.spans import Spans, below
@@ -25,8 +25,7 @@ WRITE_BYTES = 512
 """The same of a pending write, but for its chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(NamedTuple):
     """What a channel's next snapshot will mostly be made of: its last value's chunks, and the writes since, in order.
 
     `kind` is the last value's, and `spans` and `blobs` are empty where there was none.
@@ -38,7 +37,7 @@ class Sum:
     writes: tuple[Value, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Head:
     """A checkpoint's channels: chunk numbers, and for channels that were put or read as values the chunks themselves.
 
@@ -87,7 +86,7 @@ class Head:
         return held
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Pending:
     """The pending writes of a checkpoint that this process put: encoded chunk → number, and the writes by task."""
 

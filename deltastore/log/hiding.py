@@ -6,7 +6,6 @@ invariant: each checkpoint that stays reads as before, and its way to the neares
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -43,7 +42,7 @@ def plan(view: View, namespace: rows.Namespace, is_doomed: Callable[[str, bytes]
         if made.is_anchor:
             made = relinked(made, records.get, staying.__contains__)
         if ulid not in staying:
-            made = replace(made, flags=made.flags | rec.HIDDEN)
+            made = made._replace(flags=made.flags | rec.HIDDEN)
         if made != record:
             rewritten[ulid] = made
     removed = frozenset(records.keys() - staying - needed)
@@ -64,7 +63,7 @@ def as_anchor(view: View, namespace: rows.Namespace, ulid: bytes, record: rec.Re
     folded = {number: view.folded(number, channel) for number, channel in view.state(namespace.number, ulid).items()}
     if any(channel.writes and channel.reducer >= FIRST_INTERNED_REDUCER for channel in folded.values()):
         return None
-    return replace(record, flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(st.set_ops(folded)), order=None)
+    return record._replace(flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(st.set_ops(folded)), order=None)
 
 
 def relinked(
@@ -81,4 +80,4 @@ def relinked(
     if parent == record.parent:
         return record
     named = record.parent_id or ulids.to_text(record.parent or b"")
-    return replace(record, parent=parent, parent_id=named)
+    return record._replace(parent=parent, parent_id=named)

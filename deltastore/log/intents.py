@@ -6,15 +6,14 @@ gives the same answer.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from deltastore.codec.blobs import Cut
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
 from deltastore.log.heads import Head
 
 
-@dataclass(frozen=True, slots=True)
-class FoldWrite:
+class FoldWrite(NamedTuple):
     """A write for a reduced channel. `configured` is the reducer that the user gave the channel, or None."""
 
     channel: int
@@ -23,7 +22,7 @@ class FoldWrite:
     cut: Cut
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Resolution:
     """What changes: new values, writes to fold, channels that go; the others are inherited."""
 
@@ -46,8 +45,7 @@ class Intent(Protocol):
         """Return what changes against the parent's head (None: no parent, or it isn't stored)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeState:
+class WholeState(NamedTuple):
     """The state is exactly these channels (native `put_state`)."""
 
     cuts: Mapping[int, Cut]
@@ -68,8 +66,7 @@ class WholeState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Writes:
+class Writes(NamedTuple):
     """These writes are folded onto the parent's state (native `append`)."""
 
     folds: tuple[FoldWrite, ...]
@@ -83,8 +80,7 @@ class Writes:
         return Resolution(folds=list(self.folds))
 
 
-@dataclass(slots=True)
-class Versioned:
+class Versioned(NamedTuple):
     """LangGraph's rule: a channel's value is that of (channel, version).
 
     A version equal to the parent's → inherited, whatever value is given; else a value given → that; else absent.

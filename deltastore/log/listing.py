@@ -5,9 +5,8 @@ short transaction; a thread that can't be read raises when it is reached, naming
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from deltastore import ulid as ulids
 from deltastore.codec.glance import glance
@@ -24,8 +23,7 @@ PAGE = 100
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadRow:
+class ThreadRow(NamedTuple):
     """A thread as stored. `metadata`: that of the checkpoint that describes it, encoded; None where there is none."""
 
     number: int
@@ -34,8 +32,7 @@ class ThreadRow:
     metadata: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(NamedTuple):
     """A thread that can't be read, by the name that leads to it, as far as that can be read."""
 
     number: int

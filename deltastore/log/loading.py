@@ -5,8 +5,7 @@ reducers, and it needs no transaction.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -21,8 +20,7 @@ from deltastore.log.state import Channel, State
 from deltastore.reducers import FIRST_INTERNED_REDUCER, Reducer
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLoaded:
+class WriteLoaded(NamedTuple):
     """A pending write with its chunks."""
 
     task: str
@@ -34,8 +32,7 @@ class WriteLoaded:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedChannel:
+class LoadedChannel(NamedTuple):
     """A channel's chunks as stored, and the writes that a user's reducer is still to fold: kind and chunks of each.
 
     `notes` are the codec's own, of these chunks, where the cache had them.
@@ -48,8 +45,7 @@ class LoadedChannel:
     notes: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A checkpoint as read in one moment; decoding it needs no transaction any more."""
 
     ulid: bytes

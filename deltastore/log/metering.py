@@ -5,24 +5,16 @@ that is counted changes what is done.
 """
 
 import threading
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deltastore.log.activity import Timing
 
 BUCKETS_PER_DOUBLING = 4
 """How finely durations are told apart: 19 %."""
 _LEAST_S = 1e-6
 _BUCKETS = 40 * BUCKETS_PER_DOUBLING
 """From a microsecond to days."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long calls took, in milliseconds; medians and percentiles to within a fifth."""
-
-    count: int
-    mean_ms: float
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
 
 
 class Meter:
@@ -49,8 +41,10 @@ class Meter:
             self.bytes += size
             self.most = max(self.most, depth)
 
-    def timing(self) -> Timing:
+    def timing(self) -> "Timing":
         """Return what was counted so far."""
+        from deltastore.log.activity import Timing  # seldom asked for
+
         with self._lock:
             buckets, count, total, longest = list(self._buckets), self.count, self.total_s, self.max_s
         if not count:
@@ -85,24 +79,3 @@ def _percentile(buckets: list[int], count: int, share: float) -> float:
         if held and left <= 0:
             return _end_of(bucket)
     return _end_of(len(buckets) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What one handle did since it was opened.
-
-    `put_bytes`: of the rows of new records and chunks, as stored. `longest_chain`: the most records that a checkpoint
-    put or read stands on, itself included. `largest_commit`: the most puts that shared one.
-    """
-
-    puts: Timing
-    put_writes: Timing
-    gets: Timing
-    put_bytes: int
-    longest_chain: int
-    commits: int
-    puts_per_commit: float
-    largest_commit: int
-    cache_hits: int
-    cache_misses: int
-    cache_bytes: int

@@ -6,7 +6,7 @@ changes no checkpoint's meaning.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
@@ -19,8 +19,7 @@ from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import Row, WriteTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPack:
+class ChunkPack(NamedTuple):
     """Rows to be replaced, as they were seen, and the row that replaces them (None: one large row, which stays)."""
 
     series: int
@@ -32,8 +31,7 @@ class ChunkPack:
     plain_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPack:
+class RecordPack(NamedTuple):
     """Record, by-id and write rows to be replaced, as they were seen, and the two rows that replace them."""
 
     namespace: bytes
@@ -48,8 +46,7 @@ class RecordPack:
     """How many more record packs are listed by id, less those that go into it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(NamedTuple):
     """Records that can't be packed where they stand: don't look at them again.
 
     `last` None: there were none, only a count. The count is an upper bound, for deletions don't lower it; left as it
@@ -60,8 +57,7 @@ class Skip:
     last: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a put packs on its way."""
 
     chunks: tuple[ChunkPack, ...]

@@ -6,7 +6,7 @@ write, inside the transaction.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
@@ -23,8 +23,7 @@ from deltastore.log.standing import Standing
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class PutWrites:
+class PutWrites(NamedTuple):
     """Writes of one task, each with its idx, channel and value. `must_exist`: refuse an unknown checkpoint."""
 
     thread: str
@@ -38,8 +37,7 @@ class PutWrites:
     must_exist: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedWrites:
+class PreparedWrites(NamedTuple):
     """Writes made ready, in the numbering that prepare saw."""
 
     put: PutWrites
@@ -115,8 +113,7 @@ def _require(tx: ReadTransaction, standing: Standing, put: PutWrites) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedWrites:
+class AppliedWrites(NamedTuple):
     """The rows that prepared writes leave, by how much their new chunks moved, and the writes that were taken."""
 
     standing: Standing

@@ -5,8 +5,7 @@ compared in full.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltastore.codec import chunkrow
 from deltastore.codec import spans as sp
@@ -18,8 +17,7 @@ _FEW = 8
 """So many searches of a list take less than an index of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Old:
+class Old(NamedTuple):
     """A value that is stored: its chunks' numbers and bytes, and a dict's keys where they are known."""
 
     kind: int
@@ -28,8 +26,7 @@ class Old:
     keys: tuple[Any, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A new value's chunks: an old value's with `inserted` spliced in, or with no splice just those."""
 
     blobs: list[bytes]

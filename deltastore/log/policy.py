@@ -3,8 +3,8 @@
 Imports nothing of the project.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 DEFAULT_SNAPSHOT_FREQUENCY = 50
 """Checkpoints from one anchor to the next: what a read folds at most. Anchors are spans only, so a low
@@ -30,8 +30,7 @@ class Reason(Enum):
     CHANGED = "only what changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a put writes, and why."""
 
     anchor: bool

@@ -6,9 +6,8 @@ put or, returning a reason, nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
@@ -23,7 +22,6 @@ from deltastore.log.heads import Head, HeadCache
 from deltastore.log.intents import Intent
 from deltastore.log.reading import View
 from deltastore.log.registry import Registry
-from deltastore.log.removing import hide_or_remove
 from deltastore.log.seeds import Seeds
 from deltastore.log.standing import Standing
 from deltastore.storage.port import ReadTransaction, WriteTransaction
@@ -36,8 +34,7 @@ class At(Enum):
     ROOT = "root"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """A checkpoint to be put. `id` None: the ULID's text. `must_exist`: refuse a parent that isn't stored.
 
     `expected`: the id that must be the namespace's last at the commit, `""` for none; None: not checked.
@@ -58,8 +55,7 @@ class Put:
     expected: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A checkpoint as it was put: where, the head and the rows that it leaves, and whether as an anchor and why."""
 
     thread: int
@@ -72,8 +68,7 @@ class Stored:
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What a put needs beside its transaction."""
 
     heads: HeadCache
@@ -81,8 +76,7 @@ class Context:
     snapshot_frequency: int
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(NamedTuple):
     """The parent as prepare found it: `ulid` and `head` None where there is none, or it isn't stored."""
 
     id: str | None
@@ -90,8 +84,7 @@ class Parent:
     head: Head | None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A put made ready, in the numbering that prepare saw, and what it stands on."""
 
     put: Put
@@ -330,6 +323,8 @@ def _replace_id(
     earlier = finding.find(view, namespace, prepared.put.id or "")
     if earlier is None:
         return False
+    from deltastore.log.removing import hide_or_remove  # with most of what deletions need, and ids seldom come again
+
     # a deletion may have led the way of others to the tip, where else nobody's parent stands
     named = prepared.record.parent == earlier or namespace.tip != earlier or header.deleted > 0
     hide_or_remove(tx, view, header, namespace, earlier, hide=named)
@@ -374,8 +369,7 @@ def _renumbered(row: chunkrow.ChunkRow, by: int) -> chunkrow.ChunkRow:
     """Return a put's own row under its real numbers; bases are older chunks and keep theirs."""
     if by == 0:
         return row
-    return replace(
-        row,
+    return row._replace(
         numbers=tuple(number + by for number in row.numbers),
         whole={number + by: blob for number, blob in row.whole.items()},
         based={number + by: based for number, based in row.based.items()},

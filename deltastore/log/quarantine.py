@@ -5,7 +5,7 @@ that reads checkpoints ever looks at it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import ormsgpack
 
@@ -15,8 +15,7 @@ from deltastore.log import keys, rows
 from deltastore.storage.port import ReadTransaction, Row, WriteTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
+class Quarantined(NamedTuple):
     """A row as it was found: its key, its stored bytes, why it was taken out of its place, and when."""
 
     key: bytes

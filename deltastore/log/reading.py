@@ -7,7 +7,7 @@ thread-safe.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltastore import ulid as ulids
 from deltastore.codec import chunkrow
@@ -24,8 +24,7 @@ from deltastore.reducers import FIRST_INTERNED_REDUCER, fold_numbers
 from deltastore.storage.port import ReadTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRow:
+class FoundRow(NamedTuple):
     """A record row: its key, its sealed bytes (to tell later whether it changed), and what it holds."""
 
     key: bytes

@@ -6,7 +6,6 @@ readable reads as before.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from deltastore.codec import recordrow
 from deltastore.codec import records as rec
@@ -27,7 +26,7 @@ def hide_or_remove(
     if hide or not _free_child(tx, view, namespace, ulid):
         record = view.record(namespace.number, ulid)
         if record is not None:
-            _store(tx, view, namespace, ulid, replace(record, flags=record.flags | rec.HIDDEN))
+            _store(tx, view, namespace, ulid, record._replace(flags=record.flags | rec.HIDDEN))
         return
     before = view.preceding(namespace.number, ulid)
     if namespace.front == rows.NATIVE:

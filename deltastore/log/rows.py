@@ -5,7 +5,7 @@ parse raises ChecksumError.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 
@@ -47,7 +47,7 @@ COMPACTED = 4
 """How many numbers tell of the last compaction."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Header:
     """A thread's header. Lists are by series; `deleted` counts the checkpoints that were deleted one by one, ever.
 
@@ -151,7 +151,7 @@ def _fits(number: Any, size: int) -> bool:
     return isinstance(number, int) and 0 <= number < 1 << 8 * size
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Namespace:
     """A namespace of a thread.
 
@@ -293,19 +293,18 @@ def store_header(tx: WriteTransaction, thread: int, header: Header) -> bytes:
 # --- by-id rows ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IdEntry:
-    """Where an id leads: one record, or the pack that holds `count` ids from `smallest` up to the key's."""
+class IdEntry(NamedTuple):
+    """Where an id leads: one record, or the pack that holds so many `ids` from `smallest` up to the key's."""
 
     ulid: bytes
     smallest: str | None = None
-    count: int = 1
+    ids: int = 1
 
     def encode(self) -> bytes:
         """Return the stored form."""
         if self.smallest is None:
             return ormsgpack.packb([self.ulid])
-        return ormsgpack.packb([self.ulid, pack_id(self.smallest), self.count])
+        return ormsgpack.packb([self.ulid, pack_id(self.smallest), self.ids])
 
 
 def decode_id_entry(key: bytes, data: bytes) -> IdEntry:
@@ -313,16 +312,15 @@ def decode_id_entry(key: bytes, data: bytes) -> IdEntry:
     match parse(key, data):
         case [bytes(ulid)]:
             return IdEntry(ulid)
-        case [bytes(ulid), bytes() | str() as smallest, int(count)]:
-            return IdEntry(ulid, unpack_id(smallest), count)
+        case [bytes(ulid), bytes() | str() as smallest, int(ids)]:
+            return IdEntry(ulid, unpack_id(smallest), ids)
     raise ChecksumError(f"row {key.hex()} is no by-id row")
 
 
 # --- writes -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWrite:
+class StoredWrite(NamedTuple):
     """A pending write: where it stands among its task's, its channel, its value as chunks, the task's path."""
 
     idx: int
@@ -402,8 +400,7 @@ def merge_tasks(packed: Tasks, loose: Tasks) -> Tasks:
 # --- queue --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """A thread number that no name leads to: deleted, or being filled by a copy since a moment."""
 
     thread: int

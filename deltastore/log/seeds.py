@@ -6,7 +6,6 @@ number named is below the transaction's next chunk, and no user object is decode
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from deltastore.codec.records import OPAQUE, SNAPSHOTS, Record, Value
 from deltastore.log import finding, rows
@@ -45,14 +44,14 @@ class Seeds:
         for channel in absent if self._head else ():
             known = self._known(channel)
             if known is not None and known.kind in SNAPSHOTS:
-                out[channel] = replace(known, writes=(*known.writes, *self._parent_writes(channel)))
+                out[channel] = known._replace(writes=(*known.writes, *self._parent_writes(channel)))
         return out
 
     def find(self, channel: int) -> Sum:
         """Return what a snapshot of this channel sums up. Raises BrokenChainError, ChecksumError."""
         known = self._known(channel)
         if known is not None:
-            return replace(known, writes=(*known.writes, *self._parent_writes(channel)))
+            return known._replace(writes=(*known.writes, *self._parent_writes(channel)))
         return self._walk(channel)
 
     def _known(self, channel: int) -> Sum | None:

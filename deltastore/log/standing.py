@@ -6,15 +6,14 @@ the thread meanwhile. Imports rows, dictionaries and finding. The invariant: wha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from deltastore.codec.dictionary import Dictionary
 from deltastore.log import dictionaries, finding, keys, names, rows
 from deltastore.storage.port import ReadTransaction, WriteTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """A thread's number and header, a namespace of it, and the dictionary for new rows; None is what isn't there.
 
     Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: the keys of the
@@ -51,7 +50,7 @@ def read(tx: ReadTransaction, thread: str, namespace: str) -> Standing:
     return Standing(number, header, found, dictionaries.in_use(tx))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Current:
     """A thread's rows in a write transaction, to be changed and stored. `thread` None: it has no number yet."""
 

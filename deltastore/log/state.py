@@ -4,7 +4,7 @@ The invariant: `apply(diff(a, b), a) == b`, and folding a chain in pieces gives 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from deltastore.codec import spans as sp
 from deltastore.codec.records import LIST, Drop, Fold, Op, Patch, Record, Set, Value, series_of
@@ -12,8 +12,7 @@ from deltastore.errors import BrokenChainError
 from deltastore.reducers import APPEND, REPLACE
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(NamedTuple):
     """A channel's value, and writes that its reducer hasn't folded yet because it must look into chunks for that."""
 
     value: Value | None
@@ -25,8 +24,7 @@ State = dict[int, Channel]
 """Channel number → channel, in the order of the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(NamedTuple):
     """How one sequence of chunks became another.
 
     `removed` of them at `place` were replaced by `inserted` of the new ones.

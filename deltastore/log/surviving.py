@@ -7,7 +7,7 @@ checkpoint that stays reads as before, and so does the history of each channel t
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError
@@ -20,16 +20,14 @@ _LOST_FLAGS = rec.PARENT_DELETED | rec.HISTORY_LOST
 """Walks raise here, at least if the parent isn't found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remnant:
+class Remnant(NamedTuple):
     """What stays of a record that goes: its values and writes that others' histories need."""
 
     record: rec.Record
     writes: dict[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What becomes of a namespace's records, by ULID. Those named nowhere stay as they are.
 
     `removed` were visible or hidden until now; `remnants` are what is left of some. `rewritten` become anchors because
@@ -145,7 +143,7 @@ class _Namespace:
                 ids = [held.record.id for _, held in runs[-1]]
                 if remnant.record.id in ids or len(ids) >= policy.MAX_PACK_RECORDS:
                     runs.append([])
-                runs[-1].append((ulid, replace(remnant, record=self._linked(ulid, remnant.record))))
+                runs[-1].append((ulid, remnant._replace(record=self._linked(ulid, remnant.record))))
         return tuple(tuple(run) for run in runs if run)
 
     def _is_as_stored(self, removed: Collection[bytes], runs: tuple[tuple[tuple[bytes, Remnant], ...], ...]) -> bool:
@@ -202,8 +200,7 @@ class _Namespace:
         if not wanted and not writes and not lost:
             return None
         state = {number: channel for number, channel in self._state(ulid).items() if number in wanted} if wanted else {}
-        kept = replace(
-            record,
+        kept = record._replace(
             flags=rec.ANCHOR | rec.HIDDEN | rec.REMNANT | record.flags & _LASTING_FLAGS,
             depth=0,
             root=None,
@@ -261,7 +258,7 @@ class _Namespace:
         if self._parent(ulid) is not None:  # it was put again by then, if it had been deleted
             flags &= ~rec.PARENT_DELETED
             flags |= rec.HISTORY_ENDS if parent is None else 0
-        return replace(record, parent=parent, flags=flags)
+        return record._replace(parent=parent, flags=flags)
 
     def _rewritten(self, kept: set[bytes]) -> dict[bytes, rec.Record]:
         out: dict[bytes, rec.Record] = {}
@@ -273,13 +270,13 @@ class _Namespace:
                 if changed.parent != record.parent or changed.flags != record.flags:
                     out[ulid] = changed
             elif record.flags & rec.HISTORY_LOST and record.parent is not None and record.parent not in kept:
-                out[ulid] = replace(record, parent=None)  # walks raise here in any case
+                out[ulid] = record._replace(parent=None)  # walks raise here in any case
             base = None if record.is_anchor else record.parent
             if ulid in self.settled or (base is not None and (base not in kept or base in self.settled)):
                 ops = st.set_ops(self._state(ulid))
                 now = out.get(ulid, record)
                 flags = now.flags | rec.ANCHOR | (rec.SETTLED if ulid in self.settled else 0)
-                out[ulid] = replace(now, flags=flags, depth=0, ops=ops, order=None)
+                out[ulid] = now._replace(flags=flags, depth=0, ops=ops, order=None)
         return out
 
     def _needs(self) -> dict[bytes, frozenset[int]]:

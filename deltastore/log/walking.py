@@ -25,7 +25,7 @@ from deltastore.log import finding, keys, names, rows
 from deltastore.log.reading import View, require
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Walked:
     """What a walk found for a channel: the nearest ancestor's value, and all writes since, the oldest first."""
 

@@ -7,11 +7,9 @@ loaded for another one's sake. Imports only `deltastore.errors`.
 from deltastore.storage.port import (
     MAX_KEY_BYTES,
     RESERVED_PREFIX,
-    OldestReader,
     ReadTransaction,
     Row,
     Storage,
-    StorageInfo,
     SyncMode,
     WriteTransaction,
 )
@@ -20,12 +18,10 @@ from deltastore.storage.retry import RetryTransaction
 __all__ = [
     "MAX_KEY_BYTES",
     "RESERVED_PREFIX",
-    "OldestReader",
     "ReadTransaction",
     "RetryTransaction",
     "Row",
     "Storage",
-    "StorageInfo",
     "SyncMode",
     "WriteTransaction",
 ]

@@ -8,7 +8,6 @@ invariant: no file, whatever is in it, gets an exception out of here but Corrupt
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -370,8 +369,7 @@ def _free_pages(value: bytes) -> list[int]:
     return [number for (number,) in _NUMBER.iter_unpack(value[_NUMBER.size : (count + 1) * _NUMBER.size])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """An entry of a page: its head's numbers, its bytes where it has any in the page, and how many it says it has."""
 
     low: int

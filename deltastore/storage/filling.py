@@ -9,10 +9,9 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deltastore.errors import InvalidInputError, StorageError, StorePathError
 from deltastore.storage import directory, environment
@@ -33,8 +32,7 @@ MAX_BATCH_ROWS = 50_000
 """What one transaction appends at most: it is held in memory until it is committed, and a row takes a page at worst."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(NamedTuple):
     """What was written: rows, and the bytes of their keys and values together."""
 
     rows: int

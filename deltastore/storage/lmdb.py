@@ -10,13 +10,17 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
 from deltastore.storage import cautions, datafile, directory, engine, environment
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.port import OldestReader, StorageInfo, SyncMode
+from deltastore.storage.port import SyncMode
 from deltastore.storage.transaction import LmdbReadTransaction, LmdbWriteTransaction, used_pages
+
+if TYPE_CHECKING:
+    from deltastore.storage.info import OldestReader, StorageInfo
 
 _WALKS = 100
 """How often a look at the file begins anew: two commits of others must come within microseconds to make it."""
@@ -82,8 +86,10 @@ class LmdbStorage:
             raise self._closed_error()
         return LmdbWriteTransaction(self)
 
-    def info(self) -> StorageInfo:
+    def info(self) -> "StorageInfo":
         """Return sizes, without reading payloads."""
+        from deltastore.storage.info import StorageInfo  # seldom asked for
+
         with self.read() as transaction:
             shared = transaction._shared
             try:
@@ -216,11 +222,13 @@ def _acquire_first(root: Path, sync: SyncMode, max_bytes: int | None) -> SharedE
             return environment.acquire(path, sync, max_bytes)
 
 
-def oldest_reader(listed: str, last_transaction: int) -> OldestReader | None:
+def oldest_reader(listed: str, last_transaction: int) -> "OldestReader | None":
     """Find the oldest in the engine's list of readers, which are lines of process, thread and transaction.
 
     This thread's own transaction is as old as the question, so it doesn't count.
     """
+    from deltastore.storage.info import OldestReader  # seldom asked for
+
     oldest: OldestReader | None = None
     for line in listed.splitlines()[1:]:
         pid, thread, transaction = line.split()

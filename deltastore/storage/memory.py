@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from deltastore.errors import ClosedError, StorageError
-from deltastore.storage.port import Row, StorageInfo
+from deltastore.storage.info import StorageInfo
+from deltastore.storage.port import Row
 from deltastore.storage.rules import (
     check_count,
     check_key,

@@ -6,8 +6,10 @@ The invariant: a read transaction sees one moment; a write transaction happens w
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from deltastore.storage.info import StorageInfo
 
 MAX_KEY_BYTES = 511
 """LMDB's limit, in bytes; every key of the format is far below it."""
@@ -67,33 +69,6 @@ class WriteTransaction(ReadTransaction, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class OldestReader:
-    """The oldest read transaction under way, of whichever process: pages that it may see can't be used again.
-
-    `behind`: how many transactions were committed since it began.
-    """
-
-    pid: int
-    behind: int
-
-
-@dataclass(frozen=True, slots=True)
-class StorageInfo:
-    """What a storage says about itself. Sizes are in bytes.
-
-    `oldest_reader`: None where no transaction but the latest is being read, or the storage can't tell.
-    """
-
-    kind: str
-    location: str
-    file_bytes: int
-    used_bytes: int
-    map_bytes: int
-    readers: int
-    oldest_reader: OldestReader | None = None
-
-
 class Storage(Protocol):
     """A place for rows. Thread-safe; transactions are not."""
 
@@ -110,7 +85,7 @@ class Storage(Protocol):
         Storages with one writer at a time ignore the names. Raises ClosedError, StoreFullError, StorageError.
         """
 
-    def info(self) -> StorageInfo:
+    def info(self) -> "StorageInfo":
         """Return sizes, without reading payloads."""
 
     def close(self) -> None:

@@ -285,7 +285,7 @@ class ThreadCheck:
         counted = packs = 0
         for key, row in self.tx.scan(prefix, keys.end_of(prefix)):
             entry = rows.decode_id_entry(key, unseal(key, row))
-            counted += entry.count
+            counted += entry.ids
             packs += entry.smallest is not None
             if key[len(prefix) :].decode("utf-8", "backslashreplace") not in visible:
                 self._problem(f"{where}: row {key.hex()} names a checkpoint that isn't there")

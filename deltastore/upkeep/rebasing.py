@@ -9,7 +9,7 @@ invariant: every chunk reads as before, between any two rows.
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from deltastore.codec import chunkrow
 from deltastore.codec.primitives import plain_size, unseal
@@ -149,7 +149,7 @@ def plan(
             number: found.bases for number, found in row.based.items()
         }:
             continue
-        moved = replace(row, whole=whole, based=based)
+        moved = row._replace(whole=whole, based=based)
         parts = split(moved, -(-moved.plain_bytes // MAX_PACK_BYTES) or 1)
         stored = tuple((part.numbers[-1], means.encoded(part)) for part in parts)
         return Change((key, sealed), last, stored, moved.plain_bytes - row.plain_bytes, header.collected)

@@ -4,7 +4,7 @@ Pure; imports codec and rows. The invariant: nothing but these numbers changes, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
@@ -37,8 +37,7 @@ class Numbers:
 
     def record(self, record: rec.Record) -> rec.Record:
         """Return a record."""
-        return replace(
-            record,
+        return record._replace(
             frame=None if record.frame is None else self.blob(record.frame),
             metadata=self.blob(record.metadata),
             ops=tuple(map(self._op, record.ops)),
@@ -49,14 +48,14 @@ class Numbers:
     def _op(self, op: rec.Op) -> rec.Op:
         match op:
             case rec.Set() | rec.Fold():
-                return replace(op, channel=self.of_channel(op.channel), reducer=self.of_reducer(op.reducer))
+                return op._replace(channel=self.of_channel(op.channel), reducer=self.of_reducer(op.reducer))
             case _:
-                return replace(op, channel=self.of_channel(op.channel))
+                return op._replace(channel=self.of_channel(op.channel))
 
     def tasks(self, tasks: rows.Tasks) -> rows.Tasks:
         """Return the writes of a checkpoint, tasks by name and writes by place."""
         return {
-            task: {idx: replace(write, channel=self.of_channel(write.channel)) for idx, write in sorted(writes.items())}
+            task: {idx: write._replace(channel=self.of_channel(write.channel)) for idx, write in sorted(writes.items())}
             for task, writes in sorted(tasks.items())
         }
 
@@ -65,4 +64,4 @@ class Numbers:
         if max(row.tags, default=0) < FIRST_INTERNED_TAG:
             return row
         tags = bytes(tag if tag < FIRST_INTERNED_TAG else self.tag(tag) for tag in row.tags)
-        return replace(row, tags=tags, whole={number: self.blob(blob) for number, blob in row.whole.items()})
+        return row._replace(tags=tags, whole={number: self.blob(blob) for number, blob in row.whole.items()})

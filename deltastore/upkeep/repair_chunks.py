@@ -6,7 +6,6 @@ before, and the chunks that `has` tells of are those that a reader finds.
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import replace
 
 from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
@@ -75,8 +74,8 @@ class Chunks:
                         continue
                     based[number] = (difference.bases[0], *based.get(difference.bases[0], ()))
                     if not readable.issuperset(difference.bases):  # what stood behind its base once
-                        own = {number: replace(difference, bases=based[number])}
-                        mended = replace(mended, based=mended.based | own)
+                        own = {number: difference._replace(bases=based[number])}
+                        mended = mended._replace(based=mended.based | own)
                 readable.add(number)
                 yield number
             if mended is not row:

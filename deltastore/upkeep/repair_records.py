@@ -6,7 +6,7 @@ raise.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltastore import ulid as ulids
 from deltastore.codec import records as rec
@@ -76,7 +76,7 @@ def judge(view: View, chunks: Chunks, records: Mapping[bytes, rec.Record], unfit
             id_ = id_of(ulid, record)
             earlier = found.visible.get(id_)
             if earlier is not None:  # the later put took the id over, and didn't find the row that led to this one
-                found.made[earlier] = replace(records[earlier], flags=records[earlier].flags | rec.HIDDEN)
+                found.made[earlier] = records[earlier]._replace(flags=records[earlier].flags | rec.HIDDEN)
             found.visible[id_] = ulid
     return found
 
@@ -126,7 +126,7 @@ def mend(
             record = _linked(ulid, record, records, found, gone_ids, lost_writes)
         depth = 0 if record.is_anchor else depth + 1
         if record.depth < depth or (record.is_anchor and record.depth):
-            record = replace(record, depth=depth)
+            record = record._replace(depth=depth)
         found.made[ulid] = record
         previous = ulid
 
@@ -140,7 +140,7 @@ def anchor(view: View, record: rec.Record, state: st.State) -> rec.Record:
             ops.append(rec.Set(number, folded.reducer, folded.value))
         if folded.writes:
             ops.append(rec.Fold(number, folded.reducer, folded.writes))
-    return replace(record, flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(ops), order=None)
+    return record._replace(flags=record.flags | rec.ANCHOR, depth=0, ops=tuple(ops), order=None)
 
 
 def _has_ops(chunks: Chunks, record: rec.Record) -> bool:
@@ -185,5 +185,5 @@ def _linked(
         lost = (named is None and record.parent_id in gone_ids) or record.parent_id in lost_writes
     if lost:
         found.cut.add(ulid)
-        return replace(record, parent=parent, flags=record.flags | rec.HISTORY_LOST)
-    return record if parent == record.parent else replace(record, parent=parent)
+        return record._replace(parent=parent, flags=record.flags | rec.HISTORY_LOST)
+    return record if parent == record.parent else record._replace(parent=parent)

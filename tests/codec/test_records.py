@@ -1,7 +1,6 @@
 """Records and record packs: what they say comes back; malformed ones raise ChecksumError and nothing else."""
 
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import ormsgpack
@@ -75,7 +74,7 @@ def packs(draw: st.DrawFn) -> RecordRow:
     for place in range(1, len(records)):  # as most are
         if draw(st.booleans()):
             parent = draw(st.integers(0, place - 1))
-            records[place] = replace(records[place], parent=sorted(members)[parent], parent_id=records[parent].id)
+            records[place] = records[place]._replace(parent=sorted(members)[parent], parent_id=records[parent].id)
     return RecordRow(True, tuple(sorted(members)), tuple(records), draw(st.dictionaries(IDS, tasks, max_size=3)))
 
 
@@ -122,7 +121,7 @@ class TestRoundTrip:
                 [number + by if number >= base else number for number in sp.numbers(spans)]
                 for spans in spans_of(before)
             ]
-        assert replace(found, ops=(), bases=record.bases) == replace(record, ops=())
+        assert found._replace(ops=(), bases=record.bases) == record._replace(ops=())
 
     @given(packs())
     def test_a_pack_comes_back(self, pack: RecordRow) -> None:
@@ -141,7 +140,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize("place", ["id", "parent_id", "root"])
     def test_an_id_that_is_no_valid_unicode_is_refused(self, place: str) -> None:
         with pytest.raises(EncodeError):
-            rec.encode_record(replace(PLAIN, **{place: "a\ud800"}))
+            rec.encode_record(PLAIN._replace(**{place: "a\ud800"}))
 
 
 class TestIds:
@@ -310,9 +309,9 @@ class TestDamage:
         pack = RecordRow(True, (first, second), (PLAIN, PLAIN), {})
         assert recordrow.decode_row(recordrow.encode_pack(pack), second, None) == pack
         for other in (
-            recordrow.encode_pack(replace(pack, ulids=(first, third))),
-            recordrow.encode_pack(replace(pack, ulids=(third, second))),
-            recordrow.encode_pack(replace(pack, ulids=(second, second))),
+            recordrow.encode_pack(pack._replace(ulids=(first, third))),
+            recordrow.encode_pack(pack._replace(ulids=(third, second))),
+            recordrow.encode_pack(pack._replace(ulids=(second, second))),
             b"\x03\x01" + recordrow.encode_pack(pack)[2:],
         ):
             with pytest.raises(ChecksumError):
@@ -350,7 +349,7 @@ def test_the_bytes_of_a_record_pack_in_format_1() -> None:
     uuid_text = "00112233-4455-6677-8899-aabbccddeeff"
     members = (b"\0" * 16, b"\0" * 5 + b"\x03" + b"\0" * 10)
     first = Record(0, uuid_text, None, None, 0, 5, None, None, b"", (), None, (), (1, 1))
-    second = replace(first, parent_id=uuid_text, parent=members[0], bases=(4, 1))
+    second = first._replace(parent_id=uuid_text, parent=members[0], bases=(4, 1))
     writes = write_rows({uuid_text: b"w"})
     row = RecordRow(True, members, (first, second), {uuid_text: writes, "never put": writes})
     encoded = recordrow.encode_pack(row)

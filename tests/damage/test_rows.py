@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +67,7 @@ def test_forged_parents_end(made: Any, request: pytest.FixtureRequest) -> None:
     for key, record in records[:: 8 if quick else 1]:
         for other, _ in [(key, record), *(pair for pair in records if pair[0] > key and pair[0][:6] == key[:6])][:3]:
             storage = copy_of(found)
-            forged = replace(record, parent=other[-16:])
+            forged = record._replace(parent=other[-16:])
             put_raw(storage, key, seal(key, recordrow.encode_row(rec.encode_record(forged), (0, 0))))
             ended = in_child(lambda storage=storage: told(storage, ids, expected))
             assert not ended.signal, (key, other, ended)

@@ -4,7 +4,7 @@ import datetime
 import enum
 import uuid
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -236,7 +236,7 @@ def test_messages_of_a_class_with_other_fields_are_validated_on_reload(monkeypat
     """A store outlives the langchain-core that wrote it."""
     parts = cut([HumanMessage("hi", id="1")], CODEC, "messages")
     known = messages._BY_NUMBER[1]
-    monkeypatch.setitem(messages._BY_NUMBER, 1, replace(known, current=False))
+    monkeypatch.setitem(messages._BY_NUMBER, 1, known._replace(current=False))
     (found,) = assemble(parts.kind, parts.blobs, CODEC)
     assert difference(SERDE.loads_typed(SERDE.dumps_typed(HumanMessage("hi", id="1"))), found) is None
 

@@ -23,7 +23,8 @@ from langgraph.graph import START, StateGraph
 import deltastore
 from deltastore import EncodeError, Store, check
 from deltastore.langgraph import DeltaSaver
-from deltastore.storage import ReadTransaction, Storage, StorageInfo, WriteTransaction
+from deltastore.storage import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.info import StorageInfo
 from deltastore.storage.lmdb import LmdbStorage
 from tests import fleet
 from tests.langgraph.comparing import Pair, assert_same, checkpoint, config

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -458,7 +457,7 @@ def forge(storage: Any, place: int, **changes: Any) -> None:
     """Replace fields of the nth record of the first thread, under a right checksum."""
     key = sorted(key for key in rows_of(storage) if key[:7] == b"\0\0\0\0\0\1r")[place]
     row = recordrow.decode_row(unseal(key, rows_of(storage)[key]), key[-16:], None)
-    body = rec.encode_record(replace(row.records[0], **changes))
+    body = rec.encode_record(row.records[0]._replace(**changes))
     put_raw(storage, key, seal(key, recordrow.encode_row(body, (0, 0))))
 
 

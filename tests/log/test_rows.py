@@ -37,7 +37,7 @@ NAMESPACES = st.builds(
     NUMBERS,
 )
 ENTRIES = st.one_of(
-    st.builds(rows.IdEntry, ULIDS),
+    ULIDS.map(rows.IdEntry),
     st.builds(rows.IdEntry, ULIDS, st.one_of(st.text(), st.uuids().map(str)), st.integers(2, 2**32)),
 )
 WRITES = st.builds(

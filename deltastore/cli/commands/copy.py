@@ -24,5 +24,5 @@ def command(
     session: Session = context.obj
     with open_store(path) as store:
         name = places.find_thread(store, thread)
-        store.log.copy_thread(name, check_name(new, "thread"))
+        store.log.keeping.copy_thread(name, check_name(new, "thread"))
     session.answer(as_json, {"thread": name, "copy": new}, [f"copied {escaped(name)} to {escaped(new)}"])

@@ -59,7 +59,7 @@ def command(
         if gone and found.id is None:
             store.delete(found.thread)
         elif gone and found.id is not None:
-            store.log.delete_checkpoint(found.thread, found.namespace, found.id)
+            store.log.keeping.delete_checkpoint(found.thread, found.namespace, found.id)
     document = {
         "thread": found.thread,
         "namespace": None if found.id is None else found.namespace,

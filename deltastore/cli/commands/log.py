@@ -87,7 +87,7 @@ class _History:
         self.entries = list(islice(_entries(store, thread, namespace), limit))
         self.metadata = [self.codec.decode(entry.record.metadata) for entry in self.entries]
         self.tags: dict[str, list[str]] = {}
-        for tag, id_ in store.log.tags(thread, namespace).items():
+        for tag, id_ in store.log.keeping.tags(thread, namespace).items():
             self.tags.setdefault(id_, []).append(tag)
 
     def document(self) -> dict[str, Any]:

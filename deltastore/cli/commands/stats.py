@@ -10,7 +10,7 @@ from deltastore.cli.arguments import Debug, Json, StorePath
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import columns, escaped, percent, size
-from deltastore.storage.port import StorageInfo
+from deltastore.storage.info import StorageInfo
 from deltastore.upkeep.statistics import KINDS, RowBytes, Statistics, measure
 
 EXAMPLE = "deltastore stats runs.ds --top 5 --keep-last 10"

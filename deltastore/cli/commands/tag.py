@@ -46,11 +46,11 @@ def command(
         if delete and name is None:
             raise InvalidInputError("--delete needs the NAME to take away")
         if name is not None and delete:
-            if not store.log.untag(found.thread, found.namespace, check_name(name, "tag")):
+            if not store.log.keeping.untag(found.thread, found.namespace, check_name(name, "tag")):
                 raise NotFoundError(f"thread {found.thread!r} has no tag {name!r}")
         elif name is not None:
-            store.log.tag(found.thread, found.namespace, found.id, check_name(name, "tag"))
-        tags = store.log.tags(found.thread, found.namespace)
+            store.log.keeping.tag(found.thread, found.namespace, found.id, check_name(name, "tag"))
+        tags = store.log.keeping.tags(found.thread, found.namespace)
     document = {"thread": found.thread, "namespace": found.namespace, "tags": tags}
     session.answer(as_json, document, _lines(tags))
 
