@@ -59,6 +59,13 @@ def _arguments(text: str | dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
+def missing(workload: str) -> str | None:
+    """Return what a workload lacks here; None where it can be run."""
+    if workload == "transcripts" and not (data_directory() / TAU).exists():
+        return "the real transcripts aren't beside the project"
+    return None
+
+
 @cache
 def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
     """Return the messages of each run."""
