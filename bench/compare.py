@@ -5,9 +5,9 @@
     python -m bench.compare chat500 --saver all --repeat 3 --json writes bench/results/chat500.json
 
 deltastore and InMemorySaver are always measured. Phases run one after the other, each in a process of its own:
-write (all recorded calls), resume, read, verify (every checkpoint, compared with InMemorySaver's), graph (the compiled
-graph). A store that lives in memory is written, read and verified by one process. Only figures of one run are
-comparable.
+write (all recorded calls), resume, read, history (a whole thread), verify (every checkpoint, compared with
+InMemorySaver's), graph (the compiled graph). A store in memory is written and read by one process. Only figures of one
+run are comparable.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 from bench.apart import ERROR, Limits, call_apart
 from bench.digests import differing_parts
 from bench.machine import describe_machine, distribution_versions, write_result
-from bench.phases import Task, latest_of, resume, run_phases
+from bench.phases import STORED, Task, latest_of, resume, run_phases
 from bench.printing import print_heading, print_saver
 from bench.recording import SEED, Config, record
 from bench.savers import PRODUCT, REFERENCE, SAVERS, allocated_bytes
@@ -80,15 +80,15 @@ class Run:
 
         with self.place(saver) as task:
             if not SAVERS[saver].persistent:
-                take("write", "read", "verify")
+                take("write", *STORED)
             else:
                 take("write")
                 if not errors:
                     # of savers with files, once they are closed
                     found["write"].setdefault("stored_bytes", allocated_bytes(task.directory))
                     found |= self._resume(task, errors)
-                    take("read")
-                    take("verify")
+                    for phase in STORED:
+                        take(phase)
         if "write" not in errors:
             with self.place(saver) as task:
                 take("graph")
@@ -113,13 +113,13 @@ def compare(
         for saver in savers:
             found[saver] = run.measure(saver)
             if "write" in found[saver]:
-                found[saver]["write"] = _median_of([each[saver] for each in writes], found[saver]["write"])
+                found[saver]["write"] = median_of([each[saver] for each in writes], found[saver]["write"])
             print_saver(saver, found[saver])
-    _replace_digests(found)
+    replace_digests(found)
     return {"workload": workload, "turns": turns, "seed": SEED, "recorded": run.counts, "savers": found}
 
 
-def _median_of(earlier: list[dict[str, Any] | None], last: dict[str, Any]) -> dict[str, Any]:
+def median_of(earlier: list[dict[str, Any] | None], last: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of the run whose total is the median, with all totals; the stored bytes are of the last."""
     runs = [run for run in earlier if run is not None] + [last]
     totals = [run["total_s"] for run in runs]
@@ -127,10 +127,10 @@ def _median_of(earlier: list[dict[str, Any] | None], last: dict[str, Any]) -> di
     return middle | {"totals_s": totals, "stored_bytes": last["stored_bytes"]}
 
 
-def _replace_digests(found: dict[str, Any]) -> None:
+def replace_digests(found: dict[str, Any]) -> None:
     """Put in place of hashes how many differ from the reference's."""
     phases = {saver: (each.pop("verify", None), each["errors"]) for saver, each in found.items()}
-    listed = {saver: each["read"].pop("listed") for saver, each in found.items() if "read" in each}
+    listed = {saver: each["history"].pop("listed") for saver, each in found.items() if "history" in each}
     states = {saver: each["graph"].pop("states") for saver, each in found.items() if "graph" in each}
     expected, _ = phases[REFERENCE]
     for saver, (digests, errors) in phases.items():

@@ -26,7 +26,10 @@ def print_saver(name: str, found: dict[str, Any]) -> None:
     for what, spread in found.get("resume", {}).items():
         print(f"  {what:<29}{spread['p50_ms']:>11.3f} ms ({spread['least_ms']:g} to {spread['most_ms']:g})")
     if "read" in found:
-        _print_calls("read", found["read"]["reads"])
+        _print_calls("read", found["read"])
+    if history := found.get("history"):
+        metadata = f", without values {history['metadata']['p50_ms']:,.3f} ms" if "metadata" in history else ""
+        print(f"  a thread of {history['n']:,} checkpoints listed in {history['list_ms']:,.3f} ms{metadata}")
     if "graph" in found:
         print(f"  {found['graph']['total_s']:g} s for all invocations of the graph")
         _print_calls("graph", found["graph"]["calls"])

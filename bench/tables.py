@@ -15,7 +15,6 @@ READS = {
     "the latest checkpoint": "latest",
     "any checkpoint": "historic",
     "a list of 10": "list of 10",
-    "a list of the whole thread": "list of all",
 }
 
 
@@ -99,13 +98,20 @@ def reads(results: Results) -> list[str]:
         table(results, savers, lambda found: _extremes(found["resume"]["open and read"])),
     )
     for title, what in READS.items():
-        found = table(results, savers, lambda found, what=what: figure(found["read"]["reads"][what]["p50_ms"]))
+        found = table(results, savers, lambda found, what=what: figure(found["read"][what]["p50_ms"]))
         lines += _titled(f"Reading {title}, in ms, median.", found)
-    return lines + _titled(
-        "Ids, parents and metadata of a whole thread without values, in ms: deltastore by `deltastore log --json`;\n"
-        "the other savers have only `list`, above.",
-        table(results, [PRODUCT], lambda found: figure(found["read"]["reads"]["metadata of all"]["p50_ms"])),
-    )
+    return [
+        *lines,
+        *_titled(
+            "Listing the whole thread that was put to last, in ms, without a look at values.",
+            table(results, savers, lambda found: figure(found["history"]["list_ms"])),
+        ),
+        *_titled(
+            "Its ids, parents and metadata alone, in ms, median: deltastore by `deltastore log --json`; the others\n"
+            "have nothing but `list`.",
+            table(results, [PRODUCT], lambda found: figure(found["history"]["metadata"]["p50_ms"])),
+        ),
+    ]
 
 
 def graphs(results: Results) -> list[str]:
