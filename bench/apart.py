@@ -1,10 +1,11 @@
 """Calls in a fresh process, ended when it takes too much time or memory.
 
-The process is forked from a server that imported the workloads and holds nothing else, so imports are in no figure.
+The process is forked from a server that has imported what `preload` was told, and holds nothing else.
 """
 
 import multiprocessing
 import os
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 
 POLL_S = 0.2
 ERROR = "error"
+ERROR_CHARACTERS = 160
+"""Of an exception's first line, in a result."""
 PRELOADED = "bench.phases"
 
 
@@ -39,13 +42,17 @@ def _rss_gib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
+def preload(*modules: str) -> None:
+    """Let fresh processes have the workloads imported, and these modules; before the first of them only."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED, *modules])
+
+
 def call_apart(call: Callable[..., Iterator[tuple[str, Any]]], *arguments: Any, limits: Limits) -> dict[str, Any]:
     """Make a call in a fresh process, and return what it yields by name.
 
     Where it fails or is ended, what it yielded until then is there, and `error` says why.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOADED])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_all, args=(sender, call, arguments))
     process.start()
@@ -79,5 +86,6 @@ def _send_all(sender: Connection, call: Callable[..., Iterator[tuple[str, Any]]]
         for item in call(*arguments):
             sender.send(item)
     except Exception as error:
-        sender.send((ERROR, f"{type(error).__name__}: {error}"))
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        sender.send((ERROR, textwrap.shorten(reason, ERROR_CHARACTERS)))
         raise

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.apart import ERROR, Limits, call_apart
+from bench.apart import ERROR, Limits, call_apart, preload
 from bench.digests import differing_parts
 from bench.machine import describe_machine, distribution_versions, write_result
 from bench.phases import STORED, Task, latest_of, resume, run_phases
@@ -129,21 +129,19 @@ def median_of(earlier: list[dict[str, Any] | None], last: dict[str, Any]) -> dic
 
 def replace_digests(found: dict[str, Any]) -> None:
     """Put in place of hashes how many differ from the reference's."""
-    phases = {saver: (each.pop("verify", None), each["errors"]) for saver, each in found.items()}
+    digests = {saver: each.pop("verify") for saver, each in found.items() if "verify" in each}
     listed = {saver: each["history"].pop("listed") for saver, each in found.items() if "history" in each}
     states = {saver: each["graph"].pop("states") for saver, each in found.items() if "graph" in each}
-    expected, _ = phases[REFERENCE]
-    for saver, (digests, errors) in phases.items():
-        if digests is None or expected is None:
-            errors.setdefault("verify", "nothing to compare with")
+    for saver, answers in digests.items():
+        if REFERENCE not in digests:
+            found[saver]["errors"]["verify"] = "nothing to compare with"
             continue
-        differing = differing_parts(expected, digests)
-        if listed.get(saver, listed.get(REFERENCE)) != listed.get(REFERENCE):
+        differing = differing_parts(digests[REFERENCE], answers)
+        if saver in listed and REFERENCE in listed and listed[saver] != listed[REFERENCE]:
             differing["list"] = 1
-        if saver in states and REFERENCE in states:
-            pairs = zip(states[REFERENCE], states[saver], strict=True)
-            if wrong := sum(one != other for one, other in pairs):
-                differing["graph state"] = wrong
+        pairs = zip(states.get(REFERENCE, ()), states.get(saver, ()), strict=saver in states and REFERENCE in states)
+        if wrong := sum(one != other for one, other in pairs):
+            differing["graph state"] = wrong
         found[saver]["differing"] = differing
 
 
@@ -193,6 +191,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     savers = chosen(options.saver)
+    preload()
     versions = distribution_versions([SAVERS[name].distribution for name in savers])
     print_heading(describe_machine(), versions)
     wrong = False

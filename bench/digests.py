@@ -58,7 +58,7 @@ def tuple_digests(found: CheckpointTuple | None) -> dict[str, str]:
     return {
         "values": fields_digest(found.checkpoint["channel_values"]),
         "frame": digest(frame, in_order=False),
-        "frame in order": digest(frame),
+        "keys in order": digest(frame),
         "metadata": fields_digest(found.metadata),
         "parent": digest(parent),
         "writes in order": digest([list(write) for write in found.pending_writes or ()]),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import deltastore
-from bench.apart import ERROR, Limits, call_apart
+from bench.apart import ERROR, Limits, call_apart, preload
 from bench.machine import write_result
 from bench.savers import PRODUCT, SAVERS, allocated_bytes
 from bench.text import prose
@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="checkpoints; larger sizes are left out")
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
+    preload()
     found = []
     with tempfile.TemporaryDirectory(prefix="deltastore-bench-") as folder:
         path = Path(folder, "store.ds")

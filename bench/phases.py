@@ -165,7 +165,7 @@ def _states(graph: Any, workload: Workload, turns: int) -> Iterator[str]:
     for thread in looked_at:
         limit = max(1, GRAPH_STATES // len(looked_at))
         for state in graph.get_state_history({"configurable": {"thread_id": thread}}, limit=limit):
-            yield digest([fields_digest(state.values), list(state.next), fields_digest(state.metadata)])
+            yield digest([fields_digest(state.values), list(state.next)])
 
 
 PHASES: dict[str, Callable[[Task, Opened], Any]] = {

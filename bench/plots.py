@@ -21,7 +21,7 @@ COLOURS = {
     "objectstorage": "#c98a1b",
     "inmemory": "#7f7f7f",
 }
-PANEL_INCHES = (4.2, 3.2)
+PANEL_INCHES, LEGEND_INCHES = (3.6, 3.0), 1.5
 SALT = "deltastore"
 """In place of a random one, from which matplotlib makes the ids in an SVG."""
 
@@ -46,7 +46,11 @@ def frequency(found: dict[str, Any]) -> Panels:
             for name, each in workloads.items():
                 points = [(int(every), value(row)) for every, row in each["frequencies"].items()]
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-            axes.set(xscale="log", xlabel="snapshot_frequency", ylabel=label, ylim=(0, None))
+            frequencies = sorted({int(every) for each in workloads.values() for every in each["frequencies"]})
+            axes.set(xscale="log", xlabel="snapshot_frequency", ylabel=label)
+            axes.set_xticks(frequencies, [str(every) for every in frequencies])
+            axes.minorticks_off()
+            axes.set_ylim(bottom=0)
 
         return draw
 
@@ -100,14 +104,14 @@ def draw(panels: Panels) -> str:
 
     with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "none", "font.size": 9}):
         width, height = PANEL_INCHES
-        drawing = Figure(figsize=(width * len(panels), height), layout="constrained")
+        drawing = Figure(figsize=(width * len(panels) + LEGEND_INCHES, height), layout="constrained")
         all_axes = drawing.subplots(1, len(panels), squeeze=False)[0]
         for axes, (title, draw_on) in zip(all_axes, panels.items(), strict=True):
             draw_on(axes)
             axes.set_title(title)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.3)
-        all_axes[0].legend(frameon=False)
+        drawing.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
         out = io.StringIO()
         # no date and no release, so that a plot changes when its figures do
         drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None})

@@ -7,7 +7,7 @@ python -m bench.report --check    fails where the page isn't what the results sa
 import argparse
 import importlib.util
 import sys
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 
 from bench import plots, sections, tables
@@ -28,6 +28,8 @@ WORKLOADS = {
     "agent50_delta": "agent50 with DeltaChannel for the messages",
     "research_delta": "research with DeltaChannel, a snapshot every 50 updates",
 }
+WIDTH = 120
+"""Of the page's lines."""
 INTRODUCTION = """\
 # Benchmarks
 
@@ -62,7 +64,7 @@ def page() -> str:
     lines += _section("## Reads", tables.reads(results))
     lines += _section("## Through the graph", tables.graphs(results))
     lines += [*ANSWERS.split("\n"), *tables.answers(results)]
-    lines += _section("What has no figures:", list(tables.failures(results)))
+    lines += _section("What has no figures:", tables.failures(results))
     lines += sections.compacted(WORKLOADS) + sections.commits()
     if frequency:
         lines += [*sections.frequency(frequency), *_plot(drawn, "frequency", "Size and reads by snapshot_frequency")]
@@ -86,11 +88,9 @@ def plots_of(results: Results) -> dict[str, plots.Panels]:
     }
 
 
-def _durability(results: Results) -> Iterator[str]:
-    yield "What a put that returned has survived: " + (
-        "; ".join(f"{SAVERS[name].label}, {SAVERS[name].survives}" for name in tables.compared(results)) + "."
-    )
-    yield ""
+def _durability(results: Results) -> list[str]:
+    savers = "; ".join(f"{SAVERS[name].label}, {SAVERS[name].survives}" for name in tables.compared(results))
+    return [*textwrap.wrap(f"What a put that returned has survived: {savers}.", WIDTH), ""]
 
 
 def _section(heading: str, lines: list[str]) -> list[str]:

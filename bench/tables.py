@@ -1,6 +1,6 @@
 """The tables that compare savers: a workload a row, a saver a column, from the results of bench.compare."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.recording import PUT_OF_MESSAGES
@@ -140,12 +140,15 @@ def answers(results: Results) -> list[str]:
     return table(results, savers, differing)
 
 
-def failures(results: Results) -> Iterator[str]:
-    """Yield a line for each phase that has no figures."""
-    for name, result in results.items():
-        for saver, found in result["savers"].items():
-            for phase, error in found["errors"].items():
-                yield f"- {name}, {SAVERS[saver].label}, {phase}: {error}"
+def failures(results: Results) -> list[str]:
+    """Return a line for each phase that has no figures."""
+    lines = [
+        f"- {name}, {SAVERS[saver].label}, {phase}: {error}"
+        for name, result in results.items()
+        for saver, found in result["savers"].items()
+        for phase, error in found["errors"].items()
+    ]
+    return [*lines, ""] if lines else []
 
 
 def _titled(title: str, lines: list[str]) -> list[str]:

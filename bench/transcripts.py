@@ -71,7 +71,7 @@ def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
     """Return the messages of each run."""
     runs = json.loads((data / TAU).read_text())
     return {
-        f"tau {number} task {run['task_id']} trial {run['trial']}": [
+        f"tau-{number}-task-{run['task_id']}-trial-{run['trial']}": [
             message(found, f"{number}-{place}") for place, found in enumerate(run["traj"])
         ]
         for number, run in enumerate(runs)
