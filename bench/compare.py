@@ -204,7 +204,8 @@ def main() -> int:
         limits = Limits(options.timeout, options.max_rss_gib)
         found = compare(workload, turns, savers, options.repeat, options.directory, limits)
         for saver, each in found["savers"].items():
-            print(f"{saver}: differing from {REFERENCE}: {each.get('differing') or 'nothing'}")
+            verdict = (each["differing"] or "nothing") if "differing" in each else "not known"
+            print(f"{saver}: differing from {REFERENCE}: {verdict}")
         wrong |= bool(found["savers"][PRODUCT].get("differing", True))
         if options.json:
             write_result(workload, "bench.compare", {"versions": versions, **found})

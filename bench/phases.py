@@ -77,7 +77,6 @@ def write(task: Task, opened: Opened) -> dict[str, Any]:
         if number % every == 0:
             growth.append((number, stored()))
 
-    gc.collect()
     before = restart_peak()
     durations = replay(trace, opened.saver, after_put)
     peak = peak_bytes() - before
@@ -187,7 +186,10 @@ def latest_of(trace: Record) -> Config:
 
 @cache
 def _trace(path: Path) -> Record:
-    return load_record(path)
+    trace = load_record(path)
+    gc.collect()
+    gc.freeze()  # or every collection during a call goes through the whole record, which no user has in memory
+    return trace
 
 
 def _timed(call: Callable[[], Any]) -> float:

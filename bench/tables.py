@@ -1,6 +1,7 @@
 """The tables that compare savers: a workload a row, a saver a column, from the results of bench.compare."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bench.recording import PUT_OF_MESSAGES
@@ -51,18 +52,20 @@ def sizes(results: Results, summaries: dict[str, str]) -> list[str]:
     labels = " | ".join(f"{SAVERS[saver].label}, MB" for saver in savers)
     lines = [f"| workload | turns | checkpoints | {labels} |", f"| --- |{' ---: |' * (len(savers) + 2)}"]
     for name, result in results.items():
-        ours = result["savers"][PRODUCT]["write"]["stored_bytes"]
-
-        def size(found: dict[str, Any], ours: int = ours) -> str:
-            stored = found["write"]["stored_bytes"]
-            return f"{stored / 1e6:.2f}" if stored == ours else f"{stored / 1e6:,.1f} ({figure(stored / ours)} x)"
-
-        cells = [_cell(result["savers"].get(saver, {}), size) for saver in savers]
+        ours = result["savers"][PRODUCT].get("write", {}).get("stored_bytes")
+        cells = [_cell(result["savers"].get(saver, {}), partial(_size, ours)) for saver in savers]
         lines.append(
             f"| **{name}**: {summaries[name]} | {result['turns']:,} | {result['recorded']['put']:,} "
             f"| {' | '.join(cells)} |"
         )
     return [*lines, ""]
+
+
+def _size(ours: int | None, found: dict[str, Any]) -> str:
+    stored = found["write"]["stored_bytes"]
+    if ours is None or stored == ours:
+        return f"{stored / 1e6:.2f}"
+    return f"{stored / 1e6:,.1f} ({figure(stored / ours)} x)"
 
 
 def writes(results: Results) -> list[str]:

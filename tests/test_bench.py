@@ -115,12 +115,14 @@ def test_the_page_is_made_of_what_is_there(
 ) -> None:
     monkeypatch.setattr(sections, "RESULTS", tmp_path)
     found["savers"]["sqlite"]["errors"]["graph"] = "ended after 1 s"
+    found["savers"]["postgres"] = {"errors": {"write": "ended at 1 GiB of memory"}}
     (tmp_path / f"{WORKLOAD}.json").write_text(json.dumps(found))
     page = report.page()
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     assert headings == ["## Size", "## Writes", "## Reads", "## Through the graph", "## Right answers"]
     assert f"- {WORKLOAD}, SqliteSaver, graph: ended after 1 s" in page
-    assert f"| {WORKLOAD} | none | none |" in page
+    assert f"- {WORKLOAD}, PostgresSaver, write: ended at 1 GiB of memory" in page
+    assert f"| {WORKLOAD} | none | none |  |" in page
     assert "    a test" in page
 
 
