@@ -11,6 +11,7 @@ run are comparable.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -191,6 +192,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     savers = chosen(options.saver)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that servers and stores go as well
     preload()
     versions = distribution_versions([SAVERS[name].distribution for name in savers])
     print_heading(describe_machine(), versions)
