@@ -21,10 +21,11 @@ import zstandard
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import deltastore
+from bench.digests import hash_answers
 from bench.machine import write_result
-from bench.recording import SEED, Record, record
+from bench.recording import SEED, Record, record, replay
 from bench.savers import SAVERS, allocated_bytes
-from bench.size import hash_answers, replay
+from bench.transcripts import missing
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver
 
@@ -132,7 +133,12 @@ def main() -> int:
     parser.add_argument("--peer", action="store_true", help="beside SqliteSaver always; chat500 then takes 6.3 GB")
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
     options = parser.parse_args()
-    found = {name: measure(name, options.turns, peer=options.peer) for name in options.workloads}
+    for name in options.workloads:
+        if reason := missing(name):
+            print(f"{name} is left out: {reason}")
+    found = {
+        name: measure(name, options.turns, peer=options.peer) for name in options.workloads if missing(name) is None
+    }
     for name, result in found.items():
         compacted, least = result["compacted_bytes"], result["floor_bytes"]
         print(

@@ -1,6 +1,7 @@
 """Hashes of checkpoint tuples, in parts, so that two savers' answers can be compared and a difference named."""
 
 import hashlib
+import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,8 +12,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
+from bench.recording import Record
+from bench.workloads import WORKLOADS, delta_channels
+
 DIGEST_BYTES = 10
 """Enough that no two of a few thousand states meet by chance."""
+
+REBUILT_STATES = 60
+"""States with delta channels rebuilt that are compared: a rebuild may read the whole thread."""
 
 FRAME_KEYS = ("v", "id", "ts", "channel_versions", "versions_seen")
 
@@ -31,9 +38,9 @@ def _encode(value: Any) -> Any:
     return {"~object": repr(value)}
 
 
-def digest(value: Any) -> str:
-    """Hash a value by content, with the order of a dict's keys. Lists and tuples hash alike."""
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
+def digest(value: Any, *, in_order: bool = True) -> str:
+    """Hash a value by content, with the order of a dict's keys unless told otherwise. Lists and tuples hash alike."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS | (0 if in_order else orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(orjson.dumps(value, default=_encode, option=options), digest_size=DIGEST_BYTES).hexdigest()
 
 
@@ -47,9 +54,11 @@ def tuple_digests(found: CheckpointTuple | None) -> dict[str, str]:
     if found is None:
         return {"missing": "missing"}
     parent = found.parent_config and found.parent_config["configurable"].get("checkpoint_id")
+    frame = {key: found.checkpoint.get(key) for key in FRAME_KEYS}
     return {
         "values": fields_digest(found.checkpoint["channel_values"]),
-        "frame": fields_digest({key: found.checkpoint.get(key) for key in FRAME_KEYS}),
+        "frame": digest(frame, in_order=False),
+        "keys in order": digest(frame),
         "metadata": fields_digest(found.metadata),
         "parent": digest(parent),
         "writes in order": digest([list(write) for write in found.pending_writes or ()]),
@@ -95,3 +104,13 @@ def state_values(
         if isinstance(values.get(name), _DeltaSnapshot):
             values[name] = values[name].value
     return values
+
+
+def hash_answers(trace: Record, saver: Any, workload: str) -> dict[str, dict[str, str]]:
+    """Hash the tuple of every checkpoint of a record; where there are delta channels, rebuild some states too."""
+    checkpoints = trace.checkpoints()
+    found = {tuple_key(config): tuple_digests(saver.get_tuple(config)) for config in checkpoints}
+    if channels := delta_channels(WORKLOADS[workload]):
+        for config in random.Random("states").sample(checkpoints, min(REBUILT_STATES, len(checkpoints))):
+            found[tuple_key(config)]["rebuilt state"] = fields_digest(state_values(saver, config, channels))
+    return found

@@ -47,5 +47,11 @@ def _processor() -> str:
 
 
 def distribution_versions(distributions: Iterable[str]) -> dict[str, str]:
-    names = sorted({*distributions, *ENGINE_DISTRIBUTIONS})
-    return {name: importlib.metadata.version(name) for name in names}
+    return {name: _version(name) for name in sorted({*distributions, *ENGINE_DISTRIBUTIONS})}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:  # the project itself, run from its tree
+        return "not installed"

@@ -3,8 +3,9 @@
 import pickle
 import random
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,10 @@ Config = dict[str, Any]
 
 SEED = 0
 """Of LangGraph's channel versions, which have a random part. The workloads' own seeds are in their text."""
+
+
+PUT_OF_MESSAGES = "put of messages"
+"""Those puts that change the conversation, told apart: others cost less."""
 
 
 class Call(NamedTuple):
@@ -77,6 +82,32 @@ def record(workload: Workload, turns: int) -> Record:
     for config, values in workload.invocations(turns):
         graph.invoke(values, config, durability="sync")
     return Record(saver.calls)
+
+
+def replay(
+    trace: Record, saver: Any, after_put: Callable[[int, bool, float], None] | None = None
+) -> dict[str, list[float]]:
+    """Make every call of a record, and return the seconds that each took, by method.
+
+    `after_put` is told how many puts there were, whether the last changed messages, and its seconds.
+    """
+    durations: dict[str, list[float]] = {}
+    for method, arguments in trace.calls:
+        function = getattr(saver, method)
+        start = time.perf_counter()
+        if method == "get_delta_channel_history":
+            function(config=arguments[0], channels=arguments[1])
+        else:
+            function(*arguments)
+        took = time.perf_counter() - start
+        durations.setdefault(method, []).append(took)
+        if method == "put":
+            of_messages = "messages" in arguments[3]
+            if of_messages:
+                durations.setdefault(PUT_OF_MESSAGES, []).append(took)
+            if after_put:
+                after_put(len(durations["put"]), of_messages, took)
+    return durations
 
 
 def detach(value: Any) -> Any:

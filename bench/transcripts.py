@@ -59,12 +59,19 @@ def _arguments(text: str | dict[str, Any]) -> dict[str, Any]:
     return parsed
 
 
+def missing(workload: str) -> str | None:
+    """Return what a workload lacks here; None where it can be run."""
+    if workload == "transcripts" and not (data_directory() / TAU).exists():
+        return "the real transcripts aren't beside the project"
+    return None
+
+
 @cache
 def tau_threads(data: Path) -> dict[str, list[AnyMessage]]:
     """Return the messages of each run."""
     runs = json.loads((data / TAU).read_text())
     return {
-        f"tau {number} task {run['task_id']} trial {run['trial']}": [
+        f"tau-{number}-task-{run['task_id']}-trial-{run['trial']}": [
             message(found, f"{number}-{place}") for place, found in enumerate(run["traj"])
         ]
         for number, run in enumerate(runs)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from bench.digests import differing_parts
-from bench.recording import Record, record
-from bench.size import hash_answers, replay
-from bench.transcripts import data_directory
+from bench.digests import differing_parts, hash_answers
+from bench.recording import Record, record, replay
+from bench.transcripts import missing
 from bench.workloads import WORKLOADS
 from deltastore import Store
 from deltastore.langgraph import DeltaSaver
@@ -33,8 +32,8 @@ TURNS = {
 @cache
 def recorded(name: str) -> tuple[Record, dict[str, dict[str, str]]]:
     """Return the calls of a workload, and the digests of InMemorySaver's answers."""
-    if name == "transcripts" and not data_directory().is_dir():
-        pytest.skip("the real transcripts aren't beside the project")
+    if reason := missing(name):
+        pytest.skip(reason)
     state = random.getstate()
     try:
         trace = record(WORKLOADS[name], TURNS[name])
