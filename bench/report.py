@@ -57,7 +57,7 @@ def page() -> str:
     """Return the page."""
     results = comparisons()
     drawn = plots_of(results)
-    frequency, opening = (sections.load(name) for name in ("frequency", "opening"))
+    frequency, opening, importing = (sections.load(name) for name in ("frequency", "opening", "importing"))
     lines = [*INTRODUCTION.split("\n"), *_durability(results), *SIZES.split("\n"), *tables.sizes(results, WORKLOADS)]
     lines += _plot(drawn, "growth", "Bytes stored, by the number of puts")
     lines += _section("## Writes", [*tables.writes(results), *_plot(drawn, "latency", "How long a put takes, by puts")])
@@ -70,6 +70,8 @@ def page() -> str:
         lines += [*sections.frequency(frequency), *_plot(drawn, "frequency", "Size and reads by snapshot_frequency")]
     if opening:
         lines += sections.opening(opening)
+    if importing:
+        lines += sections.importing(importing)
     return "\n".join([*lines, *sections.provenance(list(results))])
 
 

@@ -41,13 +41,8 @@ def allocated_bytes(directory: Path) -> int:
 def _open_deltastore(directory: Path, _address: str = "") -> Iterator[Opened]:
     from deltastore.langgraph import DeltaSaver
 
-    with DeltaSaver.from_path(store_path(directory)) as saver:
+    with DeltaSaver.from_path(directory / "store") as saver:
         yield Opened(saver, None)
-
-
-def store_path(directory: Path) -> Path:
-    """Return where in its directory deltastore's store is."""
-    return directory / "store"
 
 
 @contextmanager

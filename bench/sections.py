@@ -19,7 +19,7 @@ COMPACTED_COLUMNS = (
     "seconds",
     "wrong",
 )
-OTHERS = ("compaction", "commits", "frequency", "opening")
+OTHERS = ("compaction", "commits", "frequency", "opening", "importing")
 """Results that aren't of bench.compare."""
 
 
@@ -126,6 +126,26 @@ def opening(result: dict[str, Any]) -> list[str]:
         ]
         lines.append(f"| {each['checkpoints']:,} | {each['stored_bytes'] / 1e6:.1f} | {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def importing(result: dict[str, Any]) -> list[str]:
+    """Return the part on imports."""
+    found = result["milliseconds"]
+    cells = [
+        f"{figure(each['median'])} ({figure(each['least'])})"
+        for each in (found["with"]["langgraph"], *(found["with"][what] for what in ("import", "open", "first steps")))
+    ]
+    return [
+        "## Importing",
+        "",
+        "What a fresh process spends, in ms, median and least: LangGraph's own imports; then deltastore's; opening a",
+        "new store; a first put, its writes, a read and a list. Compiled modules are there.",
+        "",
+        "| LangGraph | `deltastore.langgraph` | open | first steps |",
+        "| ---: | ---: | ---: | ---: |",
+        f"| {' | '.join(cells)} |",
+        "",
+    ]
 
 
 def provenance(workloads: list[str]) -> list[str]:

@@ -110,8 +110,8 @@ def reads(results: Results) -> list[str]:
             table(results, savers, lambda found: figure(found["history"]["list_ms"])),
         ),
         *_titled(
-            "Its ids, parents and metadata alone, in ms, median: deltastore by `deltastore log --json`; the others\n"
-            "have nothing but `list`.",
+            "Its ids, parents and metadata alone, in ms, median: by `DeltaSaver.history`; the others have nothing but\n"
+            "`list`.",
             table(results, [PRODUCT], lambda found: figure(found["history"]["metadata"]["p50_ms"])),
         ),
     ]

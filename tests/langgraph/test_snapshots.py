@@ -18,6 +18,8 @@ from deltastore.codec.records import SNAPSHOT_LIST, Set
 from deltastore.langgraph import DeltaSaver
 from deltastore.log import drafting, keys, rows
 from deltastore.log.reading import View
+from deltastore.storage.memory import MemoryStorage
+from tests.counting import Counting
 from tests.langgraph.comparing import Pair, checkpoint, config
 from tests.raw import Interrupted, chunk_sizes
 
@@ -374,3 +376,18 @@ def test_writes_that_come_while_a_snapshot_is_prepared(open_store: OpenStore, re
     assert not between.after_snapshot
     steps.pair.compare_all()
     steps.pair.compare_all(DeltaSaver(open_store(cache_bytes=0)))
+
+
+def test_a_step_whose_writes_this_process_put_is_prepared_from_memory() -> None:
+    calls = recorded(12, edits=False)
+    counting = Counting(MemoryStorage())
+    saver = DeltaSaver(Store(counting))
+    reading = []
+    for call in calls:
+        counting.clear()
+        replay([call], saver)
+        if call.method == "put" and call.arguments[2]["source"] == "loop" and not is_snapshot_put(call):
+            reading.append(counting.reads)
+    print(reading)
+    assert len(reading) > 20
+    assert set(reading[1:]) == {0}
