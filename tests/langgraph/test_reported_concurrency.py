@@ -302,6 +302,7 @@ class Torn(DeltaSaver):
         stored = super().put(config, checkpoint, metadata, new_versions)
         if after:
             put.set()
+            threading.Event().wait()  # nothing may come after it, however long the end takes
         return stored
 
 
