@@ -22,6 +22,7 @@ _LEAVES: Final = frozenset((type(None), bool, float, str, bytes))
 _KEYS: Final = _LEAVES | {int}
 _IDS: Final = frozenset((str, int, bytes))
 """What an upsert takes for the id of an element."""
+_ENTRY: Final = bytes((bl.STRICT_ENTRY,))
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 PLAIN_ONLY: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -55,6 +56,10 @@ REMOVE_ALL: Final = Remove(_Everything.EVERYTHING)
 def strict_pack(value: Any) -> bytes:
     """Return msgpack of a value of the supported types. Raises EncodeError."""
     _check(value, 0)
+    return _packed(value)
+
+
+def _packed(value: Any) -> bytes:
     try:
         return ormsgpack.packb(value, option=_PACK)
     except (TypeError, ValueError) as error:
@@ -123,6 +128,8 @@ class StrictCodec:
 
     def encode_entry(self, key: Any, value: Any) -> bytes:
         """Return an entry of a dict. Raises EncodeError."""
+        if type(key) is str and type(value) in _LEAVES:  # versions, mostly: several a put
+            return _ENTRY + _packed({key: value})
         return _tagged(bl.STRICT_ENTRY, {key: value})
 
     def encode_run(self, values: list[Any]) -> bytes:

@@ -100,8 +100,11 @@ class Pending:
 
         Numbers from there on are the ones that a put in the making gives its own new chunks, and shifts.
         """
-        numbers = {blob: number for blob, number in self.numbers.items() if number < next_chunk}
-        bases = {number: behind for number, behind in self.bases.items() if number < next_chunk}
+        numbers, bases = self.numbers, self.bases
+        if max(numbers.values(), default=0) >= next_chunk:
+            numbers = {blob: number for blob, number in numbers.items() if number < next_chunk}
+        if max(bases, default=0) >= next_chunk:
+            bases = {number: behind for number, behind in bases.items() if number < next_chunk}
         tasks = {
             task: {idx: write for idx, write in writes.items() if below(write.value.spans, next_chunk)}
             for task, writes in self.tasks.items()

@@ -76,15 +76,15 @@ def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads:
     if thread is not None and namespace is not None:
         earlier = heads.pending(thread, namespace.number, put.id, collected, bases[0])
         if earlier is not None:
-            numbers, chunk_bases = earlier.numbers, earlier.bases
+            numbers, chunk_bases = earlier.numbers, dict(earlier.bases)
         # mostly the tip's; another one's chunks do as well, for the put that makes the tip may be under way just now
         head = heads.head(thread, namespace.number, collected)
+    if head is not None:
+        chunk_bases.update((number, behind) for number, behind in head.bases.items() if number < bases[0])
     new = NewChunks(bases[0])
     values: list[tuple[int, int, rec.Value]] = []
     for channel, (idx, _, cut) in zip(channels, put.writes, strict=True):
         old = None if head is None else _known(head, channel, bases[0])
-        if old is not None and head is not None:
-            chunk_bases |= {number: behind for number, behind in head.bases.items() if number < bases[0]}
         placed = place(cut, old, numbers, new)
         values.append((idx, channel, rec.Value(cut.kind, placed.spans)))
     row = new.row(chunk_bases)
@@ -167,8 +167,10 @@ def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites)
     def moved(number: int) -> int:
         return number + applied.shift if number >= base else number
 
-    numbers = {blob: moved(number) for blob, number in prepared.numbers.items()}
-    bases = {moved(number): behind for number, behind in prepared.chunk_bases.items()}
+    numbers, bases = prepared.numbers, prepared.chunk_bases
+    if applied.shift:
+        numbers = {blob: moved(number) for blob, number in numbers.items()}
+        bases = {moved(number): behind for number, behind in bases.items()}
     pending = Pending(standing.collected, numbers, bases, {prepared.put.task: applied.taken})
     heads.keep_pending(standing.thread, standing.namespace.number, prepared.put.id, pending)
     heads.keep_standing(prepared.put.thread, prepared.put.namespace, standing)
