@@ -195,8 +195,9 @@ class _Namespace:
         record = self.records[ulid]
         wanted = channels & self.present[ulid]
         writes = self._writes(ulid, channels)
-        # a walk for these must raise here
-        lost = record.flags & _LOST_FLAGS and channels - wanted and self._parent(ulid) is None
+        # a walk for these must raise here; those that began later have no version here, and end
+        raising = channels if record.flags & rec.HISTORY_LOST else channels & {channel for channel, _ in record.seeds}
+        lost = record.flags & _LOST_FLAGS and raising - wanted and self._parent(ulid) is None
         if not wanted and not writes and not lost:
             return None
         state = {number: channel for number, channel in self._state(ulid).items() if number in wanted} if wanted else {}

@@ -125,8 +125,13 @@ def _up(
 
 
 def _versioned(view: View, namespace: rows.Namespace, ulid: bytes, record: Record) -> set[int] | None:
-    """Return the channels that a checkpoint has a version of; None of a remnant, which doesn't tell."""
-    versions = None if record.is_remnant else view.state(namespace.number, ulid).get(VERSIONS_CHANNEL)
+    """Return the channels that a checkpoint has a version of; of a remnant those that walks come for, without a value.
+
+    None where it doesn't tell.
+    """
+    if record.is_remnant:
+        return {channel for channel, _ in record.seeds}
+    versions = view.state(namespace.number, ulid).get(VERSIONS_CHANNEL)
     if versions is None or versions.value is None:
         return None
     known = STRICT.decode_dict(view.blobs(series_of(VERSIONS_CHANNEL), versions.value.spans))

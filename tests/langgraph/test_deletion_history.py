@@ -275,13 +275,23 @@ def test_a_channel_that_began_after_a_gap_has_its_whole_history(open_store: Open
     saver.put(config("t", "1"), checkpoint("2", {"log": "2"}, {}), {}, {"log": "2"})
     saver.put_writes(config("t", "2"), [("notes", ["began"])], "task")
     saver.put(config("t", "2"), checkpoint("3", {"log": "2", "notes": "3"}, {}), {}, {"notes": "3"})
-    for reader in (saver, DeltaSaver(open_store())):
-        found = reader.get_delta_channel_history(config=config("t", "3"), channels=["notes"])
-        assert [value for _, _, value in found["notes"]["writes"]] == [["began"]]
-        assert "seed" not in found["notes"]
-        for channels in (["log"], ["log", "notes"]):
-            with pytest.raises(CheckpointNotFoundError, match="history of its delta channels"):
-                reader.get_delta_channel_history(config=config("t", "3"), channels=channels)
+    for gone in (None, "2"):  # the gap is told by a checkpoint, and then by what is left of it
+        if gone is not None:
+            saver.store.thread("t").delete(gone)
+            saver.put_writes(config("t", "3"), [("late", ["later"])], "task")
+            versions = {"log": "2", "notes": "3", "late": "4"}
+            saver.put(config("t", "3"), checkpoint("4", versions, {}), {}, {"late": "4"})
+        for reader in (saver, DeltaSaver(open_store())):
+            for id_, channel, value in (("3", "notes", "began"), ("4", "notes", "began"), ("4", "late", "later")):
+                if id_ == "4" and gone is None:
+                    continue
+                found = reader.get_delta_channel_history(config=config("t", id_), channels=[channel])
+                assert [each for _, _, each in found[channel]["writes"]] == [[value]]
+                assert "seed" not in found[channel]
+            for channels in (["log"], ["log", "notes"]):
+                with pytest.raises(CheckpointNotFoundError, match="history of its delta channels"):
+                    reader.get_delta_channel_history(config=config("t", "3"), channels=channels)
+        assert check(saver.store).ok
 
 
 # --- calls ------------------------------------------------------------------------------------
