@@ -57,7 +57,9 @@ def page() -> str:
     """Return the page."""
     results = comparisons()
     drawn = plots_of(results)
-    frequency, opening, importing = (sections.load(name) for name in ("frequency", "opening", "importing"))
+    costs, frequency, opening, importing = (
+        sections.load(name) for name in ("costs", "frequency", "opening", "importing")
+    )
     lines = [*INTRODUCTION.split("\n"), *_durability(results), *SIZES.split("\n"), *tables.sizes(results, WORKLOADS)]
     lines += _plot(drawn, "growth", "Bytes stored, by the number of puts")
     lines += _section("## Writes", [*tables.writes(results), *_plot(drawn, "latency", "How long a put takes, by puts")])
@@ -65,6 +67,8 @@ def page() -> str:
     lines += _section("## Through the graph", tables.graphs(results))
     lines += [*ANSWERS.split("\n"), *tables.answers(results)]
     lines += _section("What has no figures:", tables.failures(results))
+    if costs:
+        lines += sections.costs(costs)
     lines += sections.compacted(WORKLOADS) + sections.commits()
     if frequency:
         lines += [*sections.frequency(frequency), *_plot(drawn, "frequency", "Size and reads by snapshot_frequency")]

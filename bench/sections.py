@@ -19,7 +19,7 @@ COMPACTED_COLUMNS = (
     "seconds",
     "wrong",
 )
-OTHERS = ("compaction", "commits", "frequency", "opening", "importing")
+OTHERS = ("compaction", "commits", "frequency", "opening", "importing", "costs")
 """Results that aren't of bench.compare."""
 
 
@@ -125,6 +125,25 @@ def opening(result: dict[str, Any]) -> list[str]:
             for found in (each["open"], each["open and read"])
         ]
         lines.append(f"| {each['checkpoints']:,} | {each['stored_bytes'] / 1e6:.1f} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def costs(result: dict[str, Any]) -> list[str]:
+    """Return the part on what puts are made of."""
+    parts, floors = next(iter(result["workloads"].values())).values()
+    columns = [*(part for part in parts if part != "all"), "**all**", *floors]
+    lines = [
+        "## What a put is made of",
+        "",
+        "Puts that change messages, at the end of a workload, in ms, medians, timed in place; and the least that a put",
+        "could be: its new messages serialised by LangGraph's serializer, and three small rows committed by LMDB.",
+        "",
+        f"| workload | {' | '.join(columns)} |",
+        f"| --- |{' ---: |' * len(columns)}",
+    ]
+    for name, each in result["workloads"].items():
+        figures = each["parts_ms"] | {"**all**": each["parts_ms"]["all"]} | each["floors_ms"]
+        lines.append(f"| {name} | {' | '.join(figure(figures[column]) for column in columns)} |")
     return [*lines, ""]
 
 
