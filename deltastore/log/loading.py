@@ -19,6 +19,8 @@ from deltastore.log.registry import Registry
 from deltastore.log.state import Channel, State
 from deltastore.reducers import FIRST_INTERNED_REDUCER, Reducer
 
+_LISTS = (rec.LIST, rec.SNAPSHOT_LIST)
+
 
 class WriteLoaded(NamedTuple):
     """A pending write with its chunks."""
@@ -65,12 +67,12 @@ class Reading(NamedTuple):
         return {name: self._noted(name, channel, codec, notes) for name, channel in self.channels.items()}
 
     def _noted(self, name: str, channel: LoadedChannel, codec: Codec, notes: dict[str, object] | None) -> Any:
-        if notes is None or channel.kind != rec.LIST or channel.blobs is None or channel.writes:
+        if notes is None or channel.kind not in _LISTS or channel.blobs is None or channel.writes:
             return self._value(channel, codec)
         known = notes.get(name) or channel.notes
         value = codec.decode_list(channel.blobs, known)
         notes[name] = codec.note(value, channel.blobs, known)
-        return value
+        return codec.wrap(value) if channel.kind == rec.SNAPSHOT_LIST else value
 
     def hidden_value(self, number: int, codec: Codec) -> Any:
         """Return a hidden channel's value; an empty dict where the checkpoint has none."""
