@@ -101,7 +101,10 @@ class Calls:
 
     def check(self) -> None:
         """Look whether what stored results rest on still is so. Raises RottenResultError."""
-        taken = [(record["name"], held) for record in self.progress.tool_results for held in record.get("holds", ())]
+        records = {record["id"]: record for record in self.progress.tool_results}
+        if not self.place.branch:
+            records |= {key: record for key, record in self.place.results().items() if key not in records}
+        taken = [(record["name"], held) for record in records.values() for held in record.get("holds", ())]
         preconditions.check(self.progress.run_id, taken, self.rules.checks, self.rules.values)
 
     def report(self, missed: Sequence[jn.Entry], instead: str) -> None:

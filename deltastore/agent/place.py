@@ -71,6 +71,11 @@ class Place:
             made = jn.Entry(key, kind, name, arguments, occurrence, step, node, sequential, nested, ())
             return Asked(made, False)
 
+    def results(self) -> dict[str, Any]:
+        """Return the encoded records of the tools' results that stand here, by the calls' keys, in their order."""
+        done = [entry for entry in self.entries.values() if entry.kind == jn.TOOL and entry.last.state == jn.DONE]
+        return {entry.key: entry.last.output for entry in sorted(done, key=lambda entry: entry.last.ended)}
+
     def overlooked(self, *, sequential: bool) -> list[jn.Entry]:
         """Return the recorded calls that should have come by now, once: what was told isn't told again."""
         if self.branch:

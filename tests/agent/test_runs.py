@@ -2,11 +2,12 @@
 
 import asyncio
 import dataclasses
+import random
 import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -146,7 +147,7 @@ class TestCalls:
 
         assert write("outside") == "wrote outside"
         for _ in range(2):
-            with pytest.raises(Crash), manager.run("r") as run:
+            with pytest.raises(Crash), manager.run("r") as run:  # noqa: PT012
                 assert current_run() is run
                 assert write("a") == "wrote a"
                 assert ask([])["content"] == "wrote inner"
@@ -318,9 +319,9 @@ class TestInDoubt:
 
     def test_a_result_that_cant_be_stored_leaves_the_call_in_doubt(self, manager: CheckpointManager) -> None:
         with pytest.raises(EncodeError, match="result of"):
-            manager.run("r").call(lambda: object())
+            manager.run("r").call(object, name="make")
         with pytest.raises(InDoubtError):
-            manager.restore("r").call(lambda: 1)
+            manager.restore("r").call(int, name="make")
 
 
 class TestChangedPath:
@@ -358,7 +359,7 @@ class TestChangedPath:
 
 
 class TestModels:
-    REPLY = {"role": "assistant", "content": "hi", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
+    REPLY: ClassVar = {"role": "assistant", "content": "hi", "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 
     def test_the_stored_reply_is_used_and_its_parameters_are_kept(self, manager: CheckpointManager) -> None:
         made = []
@@ -380,12 +381,16 @@ class TestModels:
         assert len(made) == 2
 
     def test_a_prompt_shares_its_chunks_with_the_messages(self, store: Store, manager: CheckpointManager) -> None:
-        messages = [{"role": "user", "content": f"{number}" * 40_000} for number in range(5)]
+        chance = random.Random(3)
+        messages = [{"role": "user", "content": chance.randbytes(20_000).hex()} for _ in range(5)]
         run = manager.run("r", messages=messages)
-        before = store.log.activity().bytes_stored if hasattr(store.log.activity(), "bytes_stored") else None
-        run.model(lambda messages: "ok", messages=run.messages)
-        if before is not None:
-            assert store.log.activity().bytes_stored - before < 2_000
+        before = next(store.threads()).bytes
+        assert before > 100_000
+        reply = run.model(lambda messages: {"role": "assistant", "content": chance.randbytes(20_000).hex()}, messages)
+        run.add(reply)
+        run.step()
+        assert next(store.threads()).bytes - before < 30_000  # the reply, once
+        assert manager.list_calls("r", manager.list_checkpoints("r")[1])[0].arguments["messages"] == messages
 
 
 class TestCheckpoints:
@@ -532,7 +537,7 @@ class TestLeaving:
     def test_how_a_run_broke_off_is_kept_and_it_goes_on(
         self, manager: CheckpointManager, log: Log, error: BaseException, status: str
     ) -> None:
-        with pytest.raises(type(error)), manager.run("r") as run:
+        with pytest.raises(type(error)), manager.run("r") as run:  # noqa: PT012
             run.add({"role": "user", "content": "hi"})
             run.call(log.write, "a")
             raise error
@@ -573,7 +578,7 @@ class TestLeaving:
         assert log.done == ["a"]
 
     def test_a_state_that_cant_be_saved_hides_no_error(self, manager: CheckpointManager) -> None:
-        with pytest.raises(RuntimeError, match="x") as raised, manager.run("r") as run:
+        with pytest.raises(RuntimeError, match="x") as raised, manager.run("r") as run:  # noqa: PT012
             run.state["client"] = object()
             raise RuntimeError("x")
         assert "wasn't saved: state['client']" in raised.value.__notes__[0]

@@ -203,5 +203,6 @@ def test_reading_imports_nothing() -> None:
 def test_equal_sets_are_equal_bytes() -> None:
     words = [str(uuid.UUID(int=number)) for number in range(40)]
     encode: Callable[[Any], bytes] = lambda value: strict_pack(Values().encode(value))  # noqa: E731
-    assert encode(set(words)) == encode(set(words[::-1]))
+    backwards = words[::-1]
+    assert encode(set(words)) == encode(set(backwards))
     assert round_trip(Decimal("1.10")).as_tuple() == Decimal("1.10").as_tuple()
