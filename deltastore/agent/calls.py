@@ -5,10 +5,13 @@ start is durable before the function runs, and a result is durable before it is 
 """
 
 import functools
+import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from deltastore.agent import failures, preconditions
 from deltastore.agent import journal as jn
@@ -20,8 +23,18 @@ from deltastore.agent.policies import SavePolicy
 from deltastore.agent.progress import Progress
 from deltastore.agent.tools import CALL, KEY_PARAMETER, CurrentCall, Done, InDoubt, NotDone, Options, takes_key
 from deltastore.agent.values import Values
-from deltastore.errors import ChangedPathError, ChangedPathWarning, InDoubtError, InvalidInputError, Paused
+from deltastore.errors import (
+    ChangedPathError,
+    ChangedPathWarning,
+    ConflictError,
+    InDoubtError,
+    InvalidInputError,
+    Paused,
+)
 from deltastore.store import Thread
+
+_LIFE_BYTES: Final = 8
+"""What tells a life of a run from others: enough that no two are taken for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +73,24 @@ class Calls:
         self.rules = rules
         self.place = place
         self._unchecked = check
+        self._life = os.urandom(_LIFE_BYTES).hex()
+        self._lock = threading.Lock()
 
     def make(self, request: Request) -> Steps[Any]:
         """Answer a call from the journal, or make it. Raises what the function raises, RunError, EncodeError."""
-        place = self.place
-        asked = self.ask(place, request)
-        entry = asked.entry
-        slot = 0
-        if request.kind == jn.TOOL:
-            given = self.rules.values.decode(dict(entry.arguments))
-            slot = self.progress.begin_tool({"id": entry.key, "name": entry.name, "arguments": given})
+        place, slot = self.place, 0
+        given = self.rules.values.decode(dict(request.arguments))
+        with self._lock:
+            asked = self.ask(place, request)
+            entry = asked.entry
+            if request.kind == jn.TOOL:
+                slot = self.progress.begin_tool({"id": entry.key, "name": entry.name, "arguments": given})
         verdict = jn.judge(entry if asked.recorded else None, last_began=place.last_began, fresh=request.fresh)
         if verdict.action is jn.Action.ANSWER:
             return self._answer(entry, slot)
         if verdict.action is jn.Action.FAIL:
             kept = entry.last.output
-            if slot:
-                self.progress.end_tool(slot, self.rules.values.decode(kept))
+            self._end(slot, self.rules.values.decode(kept))
             raise failures.rebuild(self.progress.run_id, entry.name, kept["error"], self.rules.values)
         if verdict.action is jn.Action.DOUBT:
             found = yield from self._look_up(entry, request)
@@ -128,11 +142,14 @@ class Calls:
 
     def _answer(self, entry: jn.Entry, slot: int) -> Any:
         found = self.rules.values.decode(entry.last.output)
-        self.progress.add_usage(entry.last.facts.get("usage", {}))
-        if not slot:
-            return found
-        self.progress.end_tool(slot, found)
-        return found["result"]
+        self._end(slot, found, entry.last.facts["usage"])
+        return found["result"] if slot else found
+
+    def _end(self, slot: int, shown: Any, usage: Mapping[str, int] = MappingProxyType({})) -> None:
+        with self._lock:
+            self.progress.add_usage(usage)
+            if slot:
+                self.progress.end_tool(slot, shown)
 
     def _look_up(self, entry: jn.Entry, request: Request) -> Steps[Any]:
         """Return what a look-up found of a call in doubt, None where it is simply made again."""
@@ -164,7 +181,7 @@ class Calls:
 
     def begin(self, place: Place, entry: jn.Entry, *, since: int = 0) -> tuple[jn.Entry, Stored]:
         """Return a call's entry with one more attempt, and the effect that records its start."""
-        attempt = jn.Attempt(len(entry.attempts), place.tick(), since)
+        attempt = jn.Attempt(len(entry.attempts), place.tick(), since, self._life)
         begun = entry._replace(attempts=(*entry.attempts, attempt))
         return begun, self.put(place, jn.task_of(entry.key, attempt.number), jn.start_writes(begun, attempt))
 
@@ -178,6 +195,7 @@ class Calls:
         within = CALL.set(self.current(entry, entry.last.number))
         try:
             yield start
+            yield from self._claim(place, entry)
             try:
                 result = yield Invoked(function, request.name, is_asynchronous(request.function))
             except Exception as error:
@@ -187,6 +205,19 @@ class Calls:
         finally:
             CALL.reset(within)
             place.in_flight.pop(entry.key, None)
+
+    def _claim(self, place: Place, entry: jn.Entry) -> Steps[None]:
+        """Look whether the first call begun here was begun by this life of the run alone. Raises ConflictError."""
+        if place.claimed:
+            return
+        stored = yield Stored(lambda: jn.read(self.thread.writes(place.checkpoint_id)))
+        attempt = stored[entry.key].attempts[entry.last.number]
+        if attempt.life != self._life:
+            raise ConflictError(
+                f"run {self.progress.run_id!r}: {entry} was begun by another process just now; nothing was executed. "
+                "Let one process have a run, or restore it when that one has ended"
+            )
+        place.claimed = True
 
     def _record_done(self, place: Place, entry: jn.Entry, request: Request, slot: int, result: Any) -> Steps[Any]:
         values = self.rules.values
@@ -203,9 +234,7 @@ class Calls:
         facts = {"ended": place.tick(), "usage": usage}
         writes = jn.end_writes(entry.kind, jn.DONE, facts, output)
         yield self.put(place, jn.task_of(entry.key, entry.last.number), writes)
-        self.progress.add_usage(usage)
-        if slot:
-            self.progress.end_tool(slot, shown)
+        self._end(slot, shown, usage)
         return result
 
     def record_failure(self, place: Place, entry: jn.Entry, slot: int, error: Exception) -> Steps[None]:
@@ -214,5 +243,4 @@ class Calls:
         facts = {"ended": place.tick(), "paused": isinstance(error, Paused)}
         writes = jn.end_writes(entry.kind, jn.FAILED, facts, shown)
         yield self.put(place, jn.task_of(entry.key, entry.last.number), writes)
-        if slot:
-            self.progress.end_tool(slot, shown)
+        self._end(slot, shown)

@@ -36,12 +36,13 @@ _STREAM: Final = "s"
 class Attempt(NamedTuple):
     """One try of a call. `began` and `ended` are places in the order of all that happened; `output` is encoded.
 
-    `since`: the first flush of a stream's tokens that counts.
+    `since`: the first flush of a stream's tokens that counts. `life`: what tells the process, and its run, from others.
     """
 
     number: int
     began: int
     since: int = 0
+    life: str = ""
     state: str = STARTED
     ended: int = -1
     facts: Mapping[str, Any] = {}
@@ -158,6 +159,7 @@ def start_writes(entry: Entry, attempt: Attempt) -> list[tuple[str, Any]]:
         "attempt": attempt.number,
         "began": attempt.began,
         "since": attempt.since,
+        "life": attempt.life,
     }
     return [(STARTED, note), (INPUT_CHANNELS[entry.kind], given)]
 
@@ -214,7 +216,7 @@ def _entry(key: str, found: Mapping[str, Any]) -> Entry:
         arguments = given[0]["arguments"]
     elif note["prompted"]:
         arguments = {**arguments, "messages": given}
-    attempt = Attempt(note["attempt"], note["began"], note["since"])
+    attempt = Attempt(note["attempt"], note["began"], note["since"], note["life"])
     state = next((state for state in (DONE, FAILED) if state in found), None)
     if state is not None:
         facts = found[state]

@@ -118,7 +118,7 @@ class CheckpointManager:
         if not branch:
             made.status = last.status
         forked = start.forked_from is not None
-        place = Place(at_id, jn.read(thread.writes(at_id)), branch=branch or forked)
+        place = Place(run_id, at_id, jn.read(thread.writes(at_id)).values(), branch=branch or forked)
         calls = Calls(made, thread, self._rules, place, check=check)
         parent = last.checkpoint_id if at is None else at_id
         tagged = last.resumes_at if last.resumes_at != last.checkpoint_id else ""
@@ -200,7 +200,7 @@ class CheckpointManager:
     def _begin(self, made: pg.Progress, more: Mapping[str, Any]) -> Run:
         thread = self._store.thread(made.run_id)
         first = self._put_first(made, more)
-        calls = Calls(made, thread, self._rules, Place(first), check=False)
+        calls = Calls(made, thread, self._rules, Place(made.run_id, first), check=False)
         return Run(made, calls, Saves(calls, tip=first, parent=first))
 
     def _put_first(self, made: pg.Progress, more: Mapping[str, Any]) -> str:

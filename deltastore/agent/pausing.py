@@ -44,7 +44,7 @@ def resume(calls: Calls, decision: Any) -> Steps[None]:
     task = jn.task_of(entry.key, entry.last.number)
     yield calls.put(place, task, jn.end_writes(jn.PAUSE, jn.DONE, {"ended": place.tick()}, output))
     stored = yield Stored(lambda: jn.read(calls.thread.writes(place.checkpoint_id)))
-    place.entries[entry.key] = stored[entry.key]
+    place.entries = {found: stored.get(known.key, known) for found, known in place.entries.items()}
     calls.progress.status = pg.RUNNING
     standing = stored[entry.key].last.output
     if standing != output:

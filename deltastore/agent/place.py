@@ -7,7 +7,7 @@ program makes them, whatever order they end in.
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from deltastore.agent import journal as jn
@@ -22,16 +22,19 @@ class Asked(NamedTuple):
 
 
 class Place:
-    """A place of a run. `branch`: the program is expected to call otherwise than recorded, so nothing is reported."""
+    """A place of a run. `branch`: the program is expected to call otherwise than recorded, so nothing is reported.
+
+    `entries`: what was recorded, by what it is found by; `claimed`: whether this life of the run has begun a call here.
+    """
 
     def __init__(
-        self, checkpoint_id: str, entries: Mapping[str, jn.Entry] | None = None, *, branch: bool = False
+        self, run_id: str, checkpoint_id: str, entries: Iterable[jn.Entry] = (), *, branch: bool = False
     ) -> None:
         self.checkpoint_id = checkpoint_id
-        self.entries = dict(entries or {})
+        self.entries = {_fingerprint(run_id, checkpoint_id, entry): entry for entry in entries}
         self.branch = branch
+        self.claimed = False
         self.in_flight: dict[str, str] = {}
-        self.replayed = False
         self._main: object = None
         self._asked: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -62,8 +65,8 @@ class Place:
             occurrence = self._counts[first]
             self._counts[first] += 1
             key = fingerprint(position, kind, name, arguments, occurrence) if occurrence else first
-            self._asked.add(key)
             entry = self.entries.get(key)
+            self._asked.add(key if entry is None else entry.key)
             if entry is not None:
                 return Asked(entry, True)
             sequential = here == self._main and not nested
@@ -84,6 +87,12 @@ class Place:
             found = jn.overlooked(self.entries.values(), self._asked, sequential=sequential)
             self._asked.update(entry.key for entry in found)
         return found
+
+
+def _fingerprint(run_id: str, checkpoint_id: str, entry: jn.Entry) -> str:
+    """Return what a recorded call is found by: in a copied or forked run not the key that it was made under."""
+    position = Position(run_id, checkpoint_id, entry.step_index, entry.node_name)
+    return fingerprint(position, entry.kind, entry.name, entry.arguments, entry.occurrence)
 
 
 def track() -> object:

@@ -68,7 +68,7 @@ class Saves:
         self._drawn += 1
         made: Checkpoint = yield Stored(functools.partial(self._put, state, metadata, self._drawn, place))
         if restart:
-            calls.place = Place(made.checkpoint_id)
+            calls.place = Place(calls.progress.run_id, made.checkpoint_id)
             calls.place.enter()
             self._steps = 0
             self._seen_calls = len(calls.progress.tool_calls)

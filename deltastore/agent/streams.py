@@ -6,7 +6,7 @@ same tokens first, and the model is asked for what comes after them.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -112,12 +112,19 @@ class TokenStream(_Stream):
         self._iterator = self._run()
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterator
+        return self
 
     def __next__(self) -> Any:
         return next(self._iterator)
 
-    def _run(self) -> Iterator[Any]:
+    def close(self) -> None:
+        """Stop here: what was handed on is the whole reply, now and on resume."""
+        under_way = self._entry.key in self._place.in_flight
+        self._iterator.close()
+        if under_way:
+            drive(self._end())
+
+    def _run(self) -> Generator[Any, None, None]:
         yield from self._replay()
         if not self._goes_on:
             return
@@ -152,12 +159,19 @@ class AsyncTokenStream(_Stream):
         self._iterator = self._run()
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return self._iterator
+        return self
 
     async def __anext__(self) -> Any:
         return await anext(self._iterator)
 
-    async def _run(self) -> AsyncIterator[Any]:
+    async def aclose(self) -> None:
+        """Stop here: what was handed on is the whole reply, now and on resume."""
+        under_way = self._entry.key in self._place.in_flight
+        await self._iterator.aclose()
+        if under_way:
+            await adrive(self._end())
+
+    async def _run(self) -> AsyncGenerator[Any, None]:
         for token in self._replay():
             yield token
         if not self._goes_on:

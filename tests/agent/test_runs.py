@@ -623,6 +623,13 @@ class TestPausing:
             other.resume("yes")
         assert self.program(manager.restore("r"), log) == "refused"
 
+    def test_the_same_run_may_be_answered(self, manager: CheckpointManager, log: Log) -> None:
+        run = manager.run("r")
+        with pytest.raises(Paused):
+            self.program(run, log)
+        run.resume("yes")
+        assert self.program(manager.restore("r"), log) == "wrote bought"
+
     def test_a_tool_may_ask(self, manager: CheckpointManager, log: Log) -> None:
         def buy(run: Run) -> str:
             return log.write(f"bought: {run.pause('sure?')}")
@@ -668,6 +675,47 @@ class TestBranches:
         assert log.done == ["one", "common", "two", "common", "TWO"]
         assert [message["content"] for message in manager.restore("r").messages] == ["wrote one", "wrote TWO"]
         assert len(store.thread("r").forks()) == 1
+
+    def test_a_copy_of_a_thread_is_a_run_with_its_journal(
+        self, manager: CheckpointManager, store: Store, log: Log
+    ) -> None:
+        def dies() -> None:
+            raise Crash
+
+        run = manager.run("r")
+        run.call(log.write, "a")
+        with pytest.raises(Crash):
+            run.call(dies)
+        store.copy("r", "copy")
+        for _ in range(2):
+            run = manager.restore("copy")
+            assert run.call(log.write, "a") == "wrote a"
+            assert run.call(int, name="dies", in_doubt=lambda call: Done(5)) == 5
+        assert log.done == ["a"]
+
+    def test_retention_leaves_the_place_that_a_run_starts_again_from(
+        self, manager: CheckpointManager, store: Store, log: Log
+    ) -> None:
+        for last in range(3):
+            with pytest.raises(RuntimeError), manager.run("r") as run:  # noqa: PT012
+                while True:
+                    run.call(log.write, f"step {run.step_index}")
+                    if run.step_index == last:
+                        raise RuntimeError
+                    run.step()
+            store.retention = deltastore.Retention(keep_last=1)
+            deltastore.apply_retention(store)
+            assert len(manager.list_checkpoints("r")) == 2
+            assert (manager.restore("r").step_index, manager.restore("r").status) == (last, "failed")
+        assert log.done == ["step 0", "step 1", "step 2"]
+
+    def test_a_call_that_another_process_began_just_now_isnt_made(self, manager: CheckpointManager, log: Log) -> None:
+        manager.run("r")
+        one, other = manager.restore("r"), manager.restore("r")
+        assert one.call(log.write, "a") == "wrote a"
+        with pytest.raises(ConflictError, match="another process"):
+            other.call(log.write, "a")
+        assert log.done == ["a"]
 
     def test_the_second_of_two_writers_is_stopped(self, manager: CheckpointManager) -> None:
         manager.run("r")

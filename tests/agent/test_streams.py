@@ -73,6 +73,17 @@ def test_a_reader_that_stops_is_gone_on_with(manager: CheckpointManager) -> None
     assert model.asked == [["a", "b"]]
 
 
+def test_a_stream_that_is_closed_is_whole(manager: CheckpointManager) -> None:
+    run = manager.run("r")
+    stream = run.stream(Model().tokens)
+    assert [next(stream), next(stream)] == ["a", "b"]
+    stream.close()
+    stream.close()
+    again = manager.restore("r").stream(Model(0).tokens)
+    assert show(again) == ["a", "b"]
+    run.step()
+
+
 def test_tokens_that_come_fast_are_kept_together(store: Store) -> None:
     manager = CheckpointManager(store, flush_s=1.0, flush_bytes=3)
     run = manager.run("r")
