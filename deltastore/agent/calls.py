@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from deltastore.agent import failures, preconditions
 from deltastore.agent import journal as jn
@@ -21,7 +21,8 @@ from deltastore.agent.messages import usage_of
 from deltastore.agent.place import Asked, Place
 from deltastore.agent.policies import SavePolicy
 from deltastore.agent.progress import Progress
-from deltastore.agent.tools import CALL, KEY_PARAMETER, CurrentCall, Done, InDoubt, NotDone, Options, takes_key
+from deltastore.agent.requests import Request
+from deltastore.agent.tools import CALL, KEY_PARAMETER, CurrentCall, Done, InDoubt, NotDone, takes_key
 from deltastore.agent.values import Values
 from deltastore.errors import (
     ChangedPathError,
@@ -50,19 +51,6 @@ class Rules:
     checks: dict[str, Callable[[Any], Any]]
 
 
-class Request(NamedTuple):
-    """A call that the program asks for; `arguments` are encoded. `fresh`: make it, whatever is recorded."""
-
-    kind: str
-    name: str
-    arguments: Mapping[str, Any]
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
-    options: Options = Options()
-    fresh: bool = False
-
-
 class Calls:
     """The calls of one run. `place` is replaced when the run comes to the next one."""
 
@@ -79,11 +67,11 @@ class Calls:
     def make(self, request: Request) -> Steps[Any]:
         """Answer a call from the journal, or make it. Raises what the function raises, RunError, EncodeError."""
         place, slot = self.place, 0
-        given = self.rules.values.decode(dict(request.arguments))
         with self._lock:
             asked = self.ask(place, request)
             entry = asked.entry
             if request.kind == jn.TOOL:
+                given = self.rules.values.decode(dict(request.arguments))
                 slot = self.progress.begin_tool({"id": entry.key, "name": entry.name, "arguments": given})
         verdict = jn.judge(entry if asked.recorded else None, last_began=place.last_began, fresh=request.fresh)
         if verdict.action is jn.Action.ANSWER:
@@ -110,14 +98,18 @@ class Calls:
         if not recorded and entry.sequential:
             self.report(place.overlooked(sequential=True), f"calls {entry.kind} {entry.name!r}, which isn't recorded")
         if self._unchecked:
-            yield Stored(self.check)
+            yield Stored(lambda: self.check(but=entry.key))
             self._unchecked = False
 
-    def check(self) -> None:
-        """Look whether what stored results rest on still is so. Raises RottenResultError."""
+    def check(self, *, but: str = "") -> None:
+        """Look whether what stored results rest on still is so, but for a call that is made anew.
+
+        Raises RottenResultError.
+        """
         records = {record["id"]: record for record in self.progress.tool_results}
         if not self.place.branch:
             records |= {key: record for key, record in self.place.results().items() if key not in records}
+        records.pop(but, None)
         taken = [(record["name"], held) for record in records.values() for held in record.get("holds", ())]
         preconditions.check(self.progress.run_id, taken, self.rules.checks, self.rules.values)
 

@@ -9,8 +9,9 @@ from typing import Any
 from deltastore.agent import journal as jn
 from deltastore.agent import policies
 from deltastore.agent import progress as pg
-from deltastore.agent.calls import Calls, Request
+from deltastore.agent.calls import Calls
 from deltastore.agent.effects import Steps, Stored
+from deltastore.agent.requests import Request
 from deltastore.agent.saving import Saves
 from deltastore.errors import ConflictError, InvalidInputError, Paused
 

@@ -13,13 +13,14 @@ from typing import Any, Self
 from deltastore.agent import journal as jn
 from deltastore.agent import messages, pausing, policies
 from deltastore.agent import progress as pg
-from deltastore.agent.calls import Calls, Request
+from deltastore.agent.calls import Calls
 from deltastore.agent.checkpoints import Checkpoint
 from deltastore.agent.effects import Steps, adrive, drive, is_asynchronous
 from deltastore.agent.nodes import Node
+from deltastore.agent.requests import Request, request
 from deltastore.agent.saving import Saves
 from deltastore.agent.streams import AsyncTokenStream, TokenStream
-from deltastore.agent.tools import RUN, Holds, InDoubt, Options, check_in_doubt, name_of, recorded_arguments, unwrapped
+from deltastore.agent.tools import RUN, Holds, InDoubt, Options, unwrapped
 from deltastore.errors import ConflictError, DeltastoreError, InvalidInputError, Paused
 
 _CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -131,7 +132,7 @@ class Run(pg.Progress):
         when it is iterated.
         """
         options = Options(None, tuple(ignore), (), name)
-        return TokenStream(self._calls, self._stream_request(function, params, options, fresh))
+        return TokenStream(self._calls, self._request(jn.STREAM, function, (), params, options, fresh))
 
     def astream(
         self,
@@ -145,7 +146,7 @@ class Run(pg.Progress):
     ) -> AsyncTokenStream:
         """As `stream`, for a function that returns an asynchronous iterator."""
         options = Options(None, tuple(ignore), (), name)
-        return AsyncTokenStream(self._calls, self._stream_request(function, params, options, fresh))
+        return AsyncTokenStream(self._calls, self._request(jn.STREAM, function, (), params, options, fresh))
 
     def tools(self, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
         """Return tools of the same names whose calls are recorded here; asynchronous ones stay so."""
@@ -257,27 +258,7 @@ class Run(pg.Progress):
         *,
         waits: bool = False,
     ) -> Request:
-        inner, own = unwrapped(function)
-        options = Options(
-            check_in_doubt(given.in_doubt) or own.in_doubt,
-            (*own.ignore, *given.ignore),
-            given.holds or own.holds,
-        )
-        name = given.name or own.name or name_of(inner)
-        if waits and is_asynchronous(inner):
-            raise InvalidInputError(f"{name!r} is asynchronous; await the asynchronous twin of this call")
-        arguments = recorded_arguments(inner, name, args, kwargs, options.ignore, self._calls.rules.values)
-        return Request(kind, name, arguments, inner, args, kwargs, options, fresh)
-
-    def _stream_request(
-        self, function: Callable[..., Any], params: Mapping[str, Any], options: Options, fresh: bool
-    ) -> Request:
-        inner, own = unwrapped(function)
-        name = options.name or own.name or name_of(inner)
-        ignore = (*own.ignore, *options.ignore)
-        arguments = recorded_arguments(inner, name, ([],), params, ignore, self._calls.rules.values)
-        arguments.pop(next(iter(arguments)), None)  # what was shown is no part of what is asked for
-        return Request(jn.STREAM, name, arguments, inner, (), params, options, fresh)
+        return request(self._calls.rules.values, kind, function, args, kwargs, given, fresh=fresh, waits=waits)
 
     def _add(self, message: Any) -> Steps[None]:
         self.messages.append(message)

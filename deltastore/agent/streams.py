@@ -12,8 +12,9 @@ from typing import Any
 
 from deltastore.agent import failures
 from deltastore.agent import journal as jn
-from deltastore.agent.calls import Calls, Request
+from deltastore.agent.calls import Calls
 from deltastore.agent.effects import adrive, drive
+from deltastore.agent.requests import Request
 from deltastore.errors import EncodeError
 
 _WEIGHT = 16

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from deltastore.agent.effects import is_asynchronous
 from deltastore.agent.preconditions import Condition
-from deltastore.errors import EncodeError, InvalidInputError
+from deltastore.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from deltastore.agent.run import Run
-    from deltastore.agent.values import Values
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Holds = Sequence[Condition] | Callable[[Any], Sequence[Condition]]
@@ -133,44 +132,6 @@ def check_in_doubt(value: Any) -> Any:
     if value is None or value in ("retry", "raise") or callable(value):
         return value
     raise InvalidInputError(f"in_doubt={value!r}; expected 'retry', 'raise' or a function that looks the effect up")
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return what the calls of a function are recorded as."""
-    inner = getattr(function, "func", function)  # a partial has its function's name
-    return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-def recorded_arguments(
-    function: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    ignore: Iterable[str],
-    values: "Values",
-) -> dict[str, Any]:
-    """Return the arguments of a call by name, encoded. Raises EncodeError, which names the argument."""
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-        given = dict(bound.arguments)
-        for parameter in bound.signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                given |= given.pop(parameter.name, {})
-    except (TypeError, ValueError):  # built in, or called wrongly, which it will say itself
-        given = {**({"*": list(args)} if args else {}), **kwargs}
-    made = {}
-    for argument, value in given.items():
-        if argument in ignore or argument == KEY_PARAMETER:
-            continue
-        try:
-            made[argument] = values.encode(value, argument)
-        except EncodeError as error:
-            raise EncodeError(
-                f"call of {name!r}: argument {error}. If it is no part of what is asked for, leave it out: "
-                f"ignore=({argument!r},)",
-                path=argument,
-            ) from None
-    return made
 
 
 def takes_key(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:

@@ -54,6 +54,21 @@ def test_a_changed_file_stops_the_run_before_it_acts(manager: CheckpointManager,
     assert done == ["first", "", "second"]
 
 
+def test_a_call_made_anew_isnt_stopped_by_its_own_old_result(manager: CheckpointManager, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("one")
+    run = manager.run("r")
+    run.call(file.read_text, name="read", holds=[FileIs(file)])
+    file.write_text("two")
+    run = manager.restore("r")
+    assert run.call(file.read_text, name="read", holds=[FileIs(file)], fresh=True) == "two"
+    assert run.call(str.upper, "x") == "X"
+    run = manager.restore("r")
+    assert run.call(file.read_text, name="read", holds=[FileIs(file)]) == "two"
+    assert run.call(str.upper, "x") == "X"
+    run.check()
+
+
 def test_results_of_earlier_steps_count_too(manager: CheckpointManager, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("one")

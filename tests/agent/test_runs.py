@@ -34,6 +34,8 @@ from deltastore.agent import (
     tool,
 )
 
+pydantic = pytest.importorskip("pydantic")
+
 
 class Crash(BaseException):
     """Ends a program at a chosen place, as a kill would: nothing catches it, and nothing is saved after it."""
@@ -41,6 +43,18 @@ class Crash(BaseException):
 
 def crash(*_: Any, **__: Any) -> Any:
     raise Crash
+
+
+@dataclasses.dataclass
+class Said:
+    role: str
+    content: Any
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    role: str
+    content: Any = None
 
 
 class Log:
@@ -186,7 +200,7 @@ class TestCalls:
 
 class TestGather:
     @staticmethod
-    async def program(run: Run, log: Log, fails: bool = False) -> list[Any]:
+    async def program(run: Run, log: Log) -> list[Any]:
         async def flow(name: str, turns: int) -> list[str]:
             return [await run.acall(log.awrite, f"{name}{part}", turns) for part in range(2)]
 
@@ -415,6 +429,24 @@ class TestCheckpoints:
         assert last.run_id == "r"
         with pytest.raises(dataclasses.FrozenInstanceError):
             last.status = "x"  # type: ignore[misc]
+
+    def test_messages_of_any_shape_come_back_as_they_were(self, store: Store) -> None:
+        manager = CheckpointManager(store, types=[Said, Model])
+        messages = [
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": b"x"}]},
+            Said("assistant", [("a", 1)]),
+            Model(role="assistant", content=None, refusal="no"),
+        ]
+        with manager.run("r") as run:
+            for message in messages:
+                run.add(message)
+            reply = run.model(lambda: Model(role="assistant", usage={"input_tokens": 4}))
+            run.add(reply)
+        for found in (manager.restore("r").messages, manager.list_checkpoints("r")[0].messages):
+            assert found == [*messages, reply]
+            assert [type(message) for message in found] == [dict, Said, Model, Model]
+            assert found[2].model_fields_set == {"role", "content", "refusal"}
+        assert manager.restore("r").token_usage == {"input_tokens": 4}
 
     def test_a_restored_run_goes_on(self, manager: CheckpointManager) -> None:
         run = manager.run("r")
