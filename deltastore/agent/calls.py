@@ -168,8 +168,8 @@ class Calls:
 
     def current(self, entry: jn.Entry, attempt: int) -> CurrentCall:
         """Return what the function of a call may ask about it."""
-        arguments = self.rules.values.decode(dict(entry.arguments))
-        return CurrentCall(self.progress.run_id, entry.name, arguments, entry.key, attempt)
+        read = functools.partial(self.rules.values.decode, dict(entry.arguments))
+        return CurrentCall(self.progress.run_id, entry.name, entry.key, attempt, read)
 
     def begin(self, place: Place, entry: jn.Entry, *, since: int = 0) -> tuple[jn.Entry, Stored]:
         """Return a call's entry with one more attempt, and the effect that records its start."""
@@ -187,7 +187,8 @@ class Calls:
         within = CALL.set(self.current(entry, entry.last.number))
         try:
             yield start
-            yield from self._claim(place, entry)
+            if entry.kind == jn.TOOL:  # a model that is asked twice did no harm
+                yield from self._claim(place, entry)
             try:
                 result = yield Invoked(function, request.name, is_asynchronous(request.function))
             except Exception as error:
@@ -199,17 +200,14 @@ class Calls:
             place.in_flight.pop(entry.key, None)
 
     def _claim(self, place: Place, entry: jn.Entry) -> Steps[None]:
-        """Look whether the first call begun here was begun by this life of the run alone. Raises ConflictError."""
-        if place.claimed:
-            return
-        stored = yield Stored(lambda: jn.read(self.thread.writes(place.checkpoint_id)))
-        attempt = stored[entry.key].attempts[entry.last.number]
-        if attempt.life != self._life:
+        """Look whether this attempt was begun by this life of the run. Raises ConflictError."""
+        task = jn.task_of(entry.key, entry.last.number)
+        stored = yield Stored(lambda: jn.read(self.thread.writes(place.checkpoint_id, task=task)))
+        if stored[entry.key].last.life != self._life:
             raise ConflictError(
                 f"run {self.progress.run_id!r}: {entry} was begun by another process just now; nothing was executed. "
                 "Let one process have a run, or restore it when that one has ended"
             )
-        place.claimed = True
 
     def _record_done(self, place: Place, entry: jn.Entry, request: Request, slot: int, result: Any) -> Steps[Any]:
         values = self.rules.values

@@ -34,5 +34,6 @@ def canonical(plain: Any) -> Any:
     if type(plain) is list:
         return [canonical(item) for item in plain]
     if type(plain) is dict:
-        return {key: canonical(plain[key]) for key in sorted(plain, key=strict_pack)}
+        named = all(type(key) is str for key in plain)
+        return {key: canonical(plain[key]) for key in (sorted(plain) if named else sorted(plain, key=strict_pack))}
     return plain

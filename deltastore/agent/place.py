@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 class Place:
     """A place of a run. `branch`: the program is expected to call otherwise than recorded, so nothing is reported.
 
-    `entries`: what was recorded, by what it is found by; `claimed`: whether this life of the run has begun a call here.
+    `entries`: what was recorded, by what it is found by.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class Place:
         self.checkpoint_id = checkpoint_id
         self.entries = {_fingerprint(run_id, checkpoint_id, entry): entry for entry in entries}
         self.branch = branch
-        self.claimed = False
         self.in_flight: dict[str, str] = {}
         self._main: object = None
         self._asked: set[str] = set()

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from deltastore.agent.effects import is_asynchronous
@@ -49,9 +49,14 @@ class CurrentCall:
 
     run_id: str
     name: str
-    arguments: Mapping[str, Any]
     idempotency_key: str
     attempt: int
+    _read: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The recorded arguments by name, as fresh objects."""
+        return self._read()
 
 
 InDoubt = str | Callable[[CurrentCall], Any]

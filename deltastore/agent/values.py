@@ -74,11 +74,17 @@ class Values:
         return self._object(value, kind, depth)
 
     def _items(self, items: Iterable[Any], depth: int) -> list[Any]:
-        return [self._within(item, depth, _place, place) for place, item in enumerate(items)]
+        return [
+            item if type(item) in _LEAVES else self._within(item, depth, _place, place)
+            for place, item in enumerate(items)
+        ]
 
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         if all(type(key) in _LEAVES or (type(key) is int and _MIN_INT <= key <= _MAX_INT) for key in value):
-            made = {key: self._within(item, depth, _key, key) for key, item in value.items()}
+            made = {
+                key: item if type(item) in _LEAVES else self._within(item, depth, _key, key)
+                for key, item in value.items()
+            }
             return tagged("dict", made) if TAG in value else made
         pairs = [[self._encode(key, depth + 1), self._within(item, depth, _key, key)] for key, item in value.items()]
         return tagged("pairs", pairs)

@@ -745,6 +745,7 @@ class TestBranches:
         manager.run("r")
         one, other = manager.restore("r"), manager.restore("r")
         assert one.call(log.write, "a") == "wrote a"
+        assert other.model(lambda: "harmless") == "harmless"
         with pytest.raises(ConflictError, match="another process"):
             other.call(log.write, "a")
         assert log.done == ["a"]
