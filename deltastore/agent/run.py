@@ -15,12 +15,12 @@ from deltastore.agent import messages, pausing, policies
 from deltastore.agent import progress as pg
 from deltastore.agent.calls import Calls
 from deltastore.agent.checkpoints import Checkpoint
-from deltastore.agent.effects import Steps, adrive, drive, is_asynchronous
+from deltastore.agent.effects import Steps, adrive, drive
 from deltastore.agent.nodes import Node
 from deltastore.agent.requests import Request, request
 from deltastore.agent.saving import Saves
 from deltastore.agent.streams import AsyncTokenStream, TokenStream
-from deltastore.agent.tools import RUN, Holds, InDoubt, Options, unwrapped
+from deltastore.agent.tools import RUN, Holds, InDoubt, Options, recorded_by
 from deltastore.errors import ConflictError, DeltastoreError, InvalidInputError, Paused
 
 _CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -54,7 +54,7 @@ class Run(pg.Progress):
         in_doubt: InDoubt | None = None,
         ignore: Iterable[str] = (),
         holds: Holds = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **kwargs: Any,
     ) -> Any:
@@ -62,12 +62,14 @@ class Run(pg.Progress):
 
         `in_doubt`: what is done where it was begun and no end is recorded: "raise", "retry", or a function of the
         CurrentCall that looks the effect up and returns Done(result) or NOT_DONE. `ignore`: arguments that aren't part
-        of what is asked for. `holds`: preconditions of the result. `fresh`: call it again.
+        of what is asked for. `holds`: preconditions of the result. `call_name`: what it is recorded as, in place of
+        the tool's name. `fresh`: call it again. A tool with parameters of these names is to be decorated, or wrapped by
+        `tools`.
 
         Raises what the tool raises, EncodeError, InDoubtError, ChangedPathError, RottenResultError, CallFailedError.
         """
-        options = Options(in_doubt, tuple(ignore), holds, name)
-        return drive(self._calls.make(self._request(jn.TOOL, tool, args, kwargs, options, fresh, waits=True)))
+        options = Options(in_doubt, tuple(ignore), holds, call_name)
+        return self.perform(jn.TOOL, tool, args, kwargs, options, fresh=fresh)
 
     async def acall(
         self,
@@ -77,13 +79,13 @@ class Run(pg.Progress):
         in_doubt: InDoubt | None = None,
         ignore: Iterable[str] = (),
         holds: Holds = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **kwargs: Any,
     ) -> Any:
         """As `call`; the tool may be asynchronous, else it runs in a thread."""
-        options = Options(in_doubt, tuple(ignore), holds, name)
-        return await adrive(self._calls.make(self._request(jn.TOOL, tool, args, kwargs, options, fresh)))
+        options = Options(in_doubt, tuple(ignore), holds, call_name)
+        return await self.aperform(jn.TOOL, tool, args, kwargs, options, fresh=fresh)
 
     def model(
         self,
@@ -91,7 +93,7 @@ class Run(pg.Progress):
         /,
         *args: Any,
         ignore: Iterable[str] = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **params: Any,
     ) -> Any:
@@ -99,8 +101,8 @@ class Run(pg.Progress):
 
         What the reply says that it took is added to `token_usage`. A call in doubt is made again. Raises as `call`.
         """
-        options = Options(None, tuple(ignore), (), name)
-        return drive(self._calls.make(self._request(jn.MODEL, function, args, params, options, fresh, waits=True)))
+        options = Options(None, tuple(ignore), (), call_name)
+        return self.perform(jn.MODEL, function, args, params, options, fresh=fresh)
 
     async def amodel(
         self,
@@ -108,13 +110,13 @@ class Run(pg.Progress):
         /,
         *args: Any,
         ignore: Iterable[str] = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **params: Any,
     ) -> Any:
         """As `model`; the function may be asynchronous, else it runs in a thread."""
-        options = Options(None, tuple(ignore), (), name)
-        return await adrive(self._calls.make(self._request(jn.MODEL, function, args, params, options, fresh)))
+        options = Options(None, tuple(ignore), (), call_name)
+        return await self.aperform(jn.MODEL, function, args, params, options, fresh=fresh)
 
     def stream(
         self,
@@ -122,7 +124,7 @@ class Run(pg.Progress):
         /,
         *,
         ignore: Iterable[str] = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **params: Any,
     ) -> TokenStream:
@@ -131,8 +133,8 @@ class Run(pg.Progress):
         Each token is kept before it is handed on. After a crash the kept ones come first. Raises as `call`, in part
         when it is iterated.
         """
-        options = Options(None, tuple(ignore), (), name)
-        return TokenStream(self._calls, self._request(jn.STREAM, function, (), params, options, fresh))
+        options = Options(None, tuple(ignore), (), call_name)
+        return TokenStream(self._calls, self._stream_request(function, params, options, fresh))
 
     def astream(
         self,
@@ -140,30 +142,45 @@ class Run(pg.Progress):
         /,
         *,
         ignore: Iterable[str] = (),
-        name: str | None = None,
+        call_name: str | None = None,
         fresh: bool = False,
         **params: Any,
     ) -> AsyncTokenStream:
         """As `stream`, for a function that returns an asynchronous iterator."""
-        options = Options(None, tuple(ignore), (), name)
-        return AsyncTokenStream(self._calls, self._request(jn.STREAM, function, (), params, options, fresh))
+        options = Options(None, tuple(ignore), (), call_name)
+        return AsyncTokenStream(self._calls, self._stream_request(function, params, options, fresh))
+
+    def perform(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Options = Options(),  # noqa: B008 - it is immutable
+        *,
+        fresh: bool = False,
+    ) -> Any:
+        """Make a call ("tool" or "model") whose arguments are given as such, whatever their names. Raises as `call`."""
+        made = request(self._calls.rules.values, kind, function, args, kwargs, options, fresh=fresh, waits=True)
+        return drive(self._calls.make(made))
+
+    async def aperform(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Options = Options(),  # noqa: B008 - it is immutable
+        *,
+        fresh: bool = False,
+    ) -> Any:
+        """As `perform`."""
+        made = request(self._calls.rules.values, kind, function, args, kwargs, options, fresh=fresh, waits=False)
+        return await adrive(self._calls.make(made))
 
     def tools(self, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
         """Return tools of the same names whose calls are recorded here; asynchronous ones stay so."""
-
-        def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-            if is_asynchronous(unwrapped(function)[0]):
-
-                async def arecorded(*args: Any, **kwargs: Any) -> Any:
-                    options = Options(name=name)
-                    return await adrive(self._calls.make(self._request(jn.TOOL, function, args, kwargs, options)))
-
-                return arecorded
-            return lambda *args, **kwargs: drive(
-                self._calls.make(self._request(jn.TOOL, function, args, kwargs, Options(name=name), waits=True))
-            )
-
-        return {name: wrapped(name, function) for name, function in functions.items()}
+        return {name: recorded_by(self, name, function) for name, function in functions.items()}
 
     def check(self) -> None:
         """Look whether what stored results rest on still is so. Raises RottenResultError, InvalidInputError."""
@@ -247,18 +264,11 @@ class Run(pg.Progress):
 
     # --- helpers
 
-    def _request(
-        self,
-        kind: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        given: Options,
-        fresh: bool = False,
-        *,
-        waits: bool = False,
+    def _stream_request(
+        self, function: Callable[..., Any], params: Mapping[str, Any], options: Options, fresh: bool
     ) -> Request:
-        return request(self._calls.rules.values, kind, function, args, kwargs, given, fresh=fresh, waits=waits)
+        values = self._calls.rules.values
+        return request(values, jn.STREAM, function, (), params, options, fresh=fresh, waits=False)
 
     def _add(self, message: Any) -> Steps[None]:
         self.messages.append(message)

@@ -77,7 +77,7 @@ class Saves:
     def _put(self, state: dict[str, Any], metadata: dict[str, Any], drawn: int, place: Place) -> Checkpoint:
         thread, values = self.calls.thread, self.calls.rules.values
         with self._lock:
-            if drawn < self._stored:  # a concurrent save that has more was faster
+            if drawn < self._stored and "resumes_at" in metadata:  # a concurrent look that has more was faster
                 return listed(thread.checkpoint(self.tip), thread, values)
             if "resumes_at" in metadata and self._tagged != place.checkpoint_id:
                 thread.tag(RESUME_TAG, place.checkpoint_id)

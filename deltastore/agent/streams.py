@@ -35,8 +35,8 @@ class _Stream:
         self._asked = calls.ask(self._place, request)
         self._entry: jn.Entry = self._asked.entry
         self._flushes = self._entry.flushes
-        self._since = self._flushes if request.fresh else 0
         recorded = self._entry if self._asked.recorded else None
+        self._since = self._flushes if request.fresh else recorded.last.since if recorded else 0
         self._verdict = jn.judge(recorded, last_began=self._place.last_began, fresh=request.fresh)
         self._shown = [] if request.fresh else calls.rules.values.decode(list(self._entry.tokens))
         self._held: list[Any] = []

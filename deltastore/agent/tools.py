@@ -94,7 +94,7 @@ def tool(
 
     `ignore`: arguments that are no part of the call, such as clients. `holds`: what its results rest on.
     """
-    return _decorator("call", Options(check_in_doubt(in_doubt), tuple(ignore), holds, name))
+    return _decorator("tool", Options(check_in_doubt(in_doubt), tuple(ignore), holds, name))
 
 
 def model(*, ignore: Iterable[str] = (), name: str | None = None) -> Callable[[Function], Function]:
@@ -102,7 +102,7 @@ def model(*, ignore: Iterable[str] = (), name: str | None = None) -> Callable[[F
     return _decorator("model", Options(None, tuple(ignore), (), name))
 
 
-def _decorator(method: str, options: Options) -> Callable[[Function], Function]:
+def _decorator(kind: str, options: Options) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         def run_here() -> "Run | None":  # within a call, that call's record holds all of it
             return None if current_call() is not None else current_run()
@@ -110,20 +110,32 @@ def _decorator(method: str, options: Options) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
             run = run_here()
-            return function(*args, **kwargs) if run is None else getattr(run, method)(recorded, *args, **kwargs)
+            return function(*args, **kwargs) if run is None else run.perform(kind, recorded, args, kwargs)
 
         @functools.wraps(function)
         async def arecorded(*args: Any, **kwargs: Any) -> Any:
             run = run_here()
             if run is None:
                 return await function(*args, **kwargs)
-            return await getattr(run, "a" + method)(arecorded, *args, **kwargs)
+            return await run.aperform(kind, arecorded, args, kwargs)
 
         made = arecorded if is_asynchronous(function) else recorded
         setattr(made, _OPTIONS, options)
         return cast(Function, made)
 
     return decorate
+
+
+def recorded_by(run: "Run", name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool whose calls this run records under a name; an asynchronous one stays so."""
+
+    async def arecorded(*args: Any, **kwargs: Any) -> Any:
+        return await run.aperform("tool", function, args, kwargs, Options(name=name))
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        return run.perform("tool", function, args, kwargs, Options(name=name))
+
+    return arecorded if is_asynchronous(unwrapped(function)[0]) else recorded
 
 
 def unwrapped(function: Callable[..., Any]) -> tuple[Callable[..., Any], Options]:

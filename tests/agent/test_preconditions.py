@@ -58,13 +58,13 @@ def test_a_call_made_anew_isnt_stopped_by_its_own_old_result(manager: Checkpoint
     file = tmp_path / "notes.txt"
     file.write_text("one")
     run = manager.run("r")
-    run.call(file.read_text, name="read", holds=[FileIs(file)])
+    run.call(file.read_text, call_name="read", holds=[FileIs(file)])
     file.write_text("two")
     run = manager.restore("r")
-    assert run.call(file.read_text, name="read", holds=[FileIs(file)], fresh=True) == "two"
+    assert run.call(file.read_text, call_name="read", holds=[FileIs(file)], fresh=True) == "two"
     assert run.call(str.upper, "x") == "X"
     run = manager.restore("r")
-    assert run.call(file.read_text, name="read", holds=[FileIs(file)]) == "two"
+    assert run.call(file.read_text, call_name="read", holds=[FileIs(file)]) == "two"
     assert run.call(str.upper, "x") == "X"
     run.check()
 

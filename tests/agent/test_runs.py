@@ -170,6 +170,17 @@ class TestCalls:
         assert log.done == ["outside", "a", "inner"]
         assert current_run() is None
 
+    def test_a_tool_may_have_parameters_of_any_name(self, manager: CheckpointManager, log: Log) -> None:
+        @tool()
+        def create(name: str, holds: int, in_doubt: str = "", fresh: bool = True) -> str:
+            return log.write(f"{name} {holds}")
+
+        run = manager.run("r")
+        with run:
+            assert create(name="Bob", holds=3, fresh=True) == "wrote Bob 3"
+            assert run.tools({"make": create})["make"](name="Eve", holds=4) == "wrote Eve 4"
+        assert [record["arguments"].get("name") for record in run.tool_calls] == ["Bob", "Eve"]
+
     def test_a_dict_of_tools_is_wrapped(self, manager: CheckpointManager, log: Log) -> None:
         for _ in range(2):
             tools = manager.run("r").tools({"one": log.write, "two": log.awrite})
@@ -287,7 +298,7 @@ class TestInDoubt:
             raise Crash
 
         with pytest.raises(Crash):
-            manager.run("r").call(dies, "a", name="write")
+            manager.run("r").call(dies, "a", call_name="write")
 
     def test_it_is_raised_with_the_key(self, manager: CheckpointManager, log: Log) -> None:
         self.begun(manager, log)
@@ -329,13 +340,13 @@ class TestInDoubt:
     def test_a_model_is_simply_asked_again(self, manager: CheckpointManager) -> None:
         with pytest.raises(Crash):
             manager.run("r").model(crash, model="m")
-        assert manager.restore("r").model(lambda model: "reply", name="crash", model="m") == "reply"
+        assert manager.restore("r").model(lambda model: "reply", call_name="crash", model="m") == "reply"
 
     def test_a_result_that_cant_be_stored_leaves_the_call_in_doubt(self, manager: CheckpointManager) -> None:
         with pytest.raises(EncodeError, match="result of"):
-            manager.run("r").call(object, name="make")
+            manager.run("r").call(object, call_name="make")
         with pytest.raises(InDoubtError):
-            manager.restore("r").call(int, name="make")
+            manager.restore("r").call(int, call_name="make")
 
 
 class TestChangedPath:
@@ -722,7 +733,7 @@ class TestBranches:
         for _ in range(2):
             run = manager.restore("copy")
             assert run.call(log.write, "a") == "wrote a"
-            assert run.call(int, name="dies", in_doubt=lambda call: Done(5)) == 5
+            assert run.call(int, call_name="dies", in_doubt=lambda call: Done(5)) == 5
         assert log.done == ["a"]
 
     def test_retention_leaves_the_place_that_a_run_starts_again_from(

@@ -120,8 +120,14 @@ def test_a_stream_asked_for_anew_replaces_what_was_kept(manager: CheckpointManag
         assert shown == []
         yield "x"
 
-    assert show(manager.restore("r").stream(other, name="tokens", fresh=True)) == ["x"]
+    assert show(manager.restore("r").stream(other, call_name="tokens", fresh=True)) == ["x"]
     assert show(manager.restore("r").stream(Model().tokens)) == ["x"]
+    with pytest.raises(Crash):
+        show(manager.restore("r").stream(Model(2).tokens, fresh=True))
+    for _ in range(2):
+        stream = manager.restore("r").stream(Model().tokens)
+        assert show(stream) == TOKENS
+    assert stream.replayed == 4
 
 
 def test_the_prompt_tells_streams_apart(manager: CheckpointManager) -> None:
