@@ -25,11 +25,18 @@
     │   ├── CodecMismatchError              another serializer
     │   ├── TypeRefusedError                a class that the serializer's allowlist doesn't name
     │   └── TypeLostError                   a class that is gone, or refuses what was stored
-    └── CorruptionError                     stored bytes aren't what was written: check, then restore
-        ├── ChecksumError                   a row fails its checksum or can't be parsed
-        └── BrokenChainError                a row that a checkpoint needs is missing
+    ├── CorruptionError                     stored bytes aren't what was written: check, then restore
+    │   ├── ChecksumError                   a row fails its checksum or can't be parsed
+    │   └── BrokenChainError                a row that a checkpoint needs is missing
+    └── RunError                            what a run recorded doesn't settle what it does now: look, then decide
+        ├── InDoubtError                    a call was begun and its end isn't recorded: did it take effect?
+        ├── ChangedPathError                the program calls otherwise than it did when it was recorded
+        ├── RottenResultError               what a stored result rests on has changed since
+        └── CallFailedError                 a call failed when it was recorded, with an error that can't be rebuilt
 
-One warning stands apart: DegradedValueWarning (UserWarning), a value that comes back otherwise than it was put.
+Two warnings stand apart: DegradedValueWarning (UserWarning), a value that comes back otherwise than it was put;
+ChangedPathWarning (UserWarning), what ChangedPathError says, where the run goes on. And Paused (Exception) is no error:
+a run ends with it that waits for a decision.
 This module imports nothing of the project.
 """
 
@@ -211,3 +218,68 @@ class DegradedValueWarning(UserWarning):
         super().__init__(message)
         self.channel = channel
         self.path = path
+
+
+class RunError(DeltastoreError):
+    """What an agent's run recorded doesn't settle what is to be done now; `run_id` names the run."""
+
+    code = "run"
+
+    def __init__(self, message: str, *, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class InDoubtError(RunError):
+    """A call was begun, and nothing tells whether it took effect. `key` is the idempotency key that it was given."""
+
+    code = "in-doubt"
+
+    def __init__(self, message: str, *, run_id: str = "", name: str = "", key: str = "") -> None:
+        super().__init__(message, run_id=run_id)
+        self.name = name
+        self.key = key
+
+
+class ChangedPathError(RunError):
+    """The program makes other calls than those recorded at this place of its run; nothing was executed."""
+
+    code = "changed-path"
+
+
+class RottenResultError(RunError):
+    """What a stored result rests on isn't so any more: `condition` says what, `expected` and `found` how it changed."""
+
+    code = "rotten-result"
+
+    def __init__(
+        self, message: str, *, run_id: str = "", condition: str = "", expected: object = None, found: object = None
+    ) -> None:
+        super().__init__(message, run_id=run_id)
+        self.condition = condition
+        self.expected = expected
+        self.found = found
+
+
+class CallFailedError(RunError):
+    """A recorded call failed, with an error whose class isn't built in: `kind` is its name, `text` what it said."""
+
+    code = "call-failed"
+
+    def __init__(self, message: str, *, run_id: str = "", kind: str = "", text: str = "") -> None:
+        super().__init__(message, run_id=run_id)
+        self.kind = kind
+        self.text = text
+
+
+class Paused(Exception):
+    """A run waits for a decision on `question`: restore it, in any process, and give it with `run.resume(decision)`."""
+
+    def __init__(self, question: object, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} waits for a decision: {question!r}")
+        self.question = question
+        self.run_id = run_id
+
+
+class ChangedPathWarning(UserWarning):
+    """The program makes other calls than those recorded at this place of its run: they are executed as new ones."""

@@ -339,14 +339,17 @@ class Thread:
         """
         return self._log.forks(self.name, self.namespace)
 
-    def writes(self, at: "Checkpoint | str") -> list[PendingWrite]:
-        """Return the pending writes of a checkpoint, ordered by task and place. Raises CheckpointNotFoundError."""
+    def writes(self, at: "Checkpoint | str", *, task: str | None = None) -> list[PendingWrite]:
+        """Return the pending writes of a checkpoint, or of one of its tasks, ordered by task and place.
+
+        Raises CheckpointNotFoundError.
+        """
         id_ = self._id(at)
         if self._log.entry(self.name, self.namespace, id_) is None:
             raise self._missing(id_)
         return [
             PendingWrite(write.task, write.channel, assemble(write.kind, write.blobs, STRICT))
-            for write in self._log.writes(self.name, self.namespace, id_)
+            for write in self._log.writes(self.name, self.namespace, id_, task=task)
         ]
 
     def diff(self, old: "Checkpoint | str", new: "Checkpoint | str", *, depth: int = DEFAULT_DEPTH) -> "Changes":

@@ -344,6 +344,8 @@ class TestWrites:
             PendingWrite("two", "other", None),
             PendingWrite("two", "m", ["c"]),
         ]
+        assert thread.writes(made, task="one") == [PendingWrite("one", "m", ["d"])]
+        assert thread.writes(made, task="three") == []
         assert thread.state() == {"m": ["a"]}
 
     def test_of_one_task_the_first_write_in_a_place_stays(self, store: Store) -> None:

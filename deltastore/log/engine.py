@@ -307,15 +307,18 @@ class Log:
             with_writes=with_writes,
         )
 
-    def writes(self, thread: str, namespace: str, id_: str) -> list[WriteLoaded]:
-        """Return the pending writes of a checkpoint id, in the order (path, task, idx)."""
+    def writes(self, thread: str, namespace: str, id_: str, *, task: str | None = None) -> list[WriteLoaded]:
+        """Return the pending writes of a checkpoint id, or of one of its tasks, in the order (path, task, idx)."""
         with self.storage.read() as tx:
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
             number, _, found = located
             view = self._view(tx, number, thread)
-            return loading.load_writes(view, self.registry, finding.tasks(view, found, id_))
+            tasks = finding.tasks(view, found, id_)
+            if task is not None:
+                tasks = {task: tasks[task]} if task in tasks else {}
+            return loading.load_writes(view, self.registry, tasks)
 
     def walk(
         self, thread: str, namespace: str, id_: str | None, channels: Sequence[str]

@@ -1,0 +1,88 @@
+"""Effects: what a run's logic asks to be done, and the two ways of doing it, waiting or not.
+
+The logic is written once, as generators that yield effects and are sent what came of them. Imports errors. The
+invariant: storage work never runs on an event loop's thread, and what an effect raises is raised where it was asked
+for.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+from deltastore.errors import InvalidInputError
+
+Result = TypeVar("Result")
+
+
+class Stored(NamedTuple):
+    """Work in the store."""
+
+    do: Callable[[], Any]
+
+
+class Invoked(NamedTuple):
+    """A function of the user's, which may be asynchronous; `name` is what errors call it."""
+
+    do: Callable[[], Any]
+    name: str
+    asynchronous: bool = False
+
+
+Steps = Generator[Stored | Invoked, Any, Result]
+
+
+def drive(steps: Steps[Result]) -> Result:
+    """Do what is asked for in this thread. Raises InvalidInputError on what must be awaited."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                done = _do(effect)
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever asked, or raised from there
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(done)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+
+
+async def adrive(steps: Steps[Result]) -> Result:
+    """Do what is asked for without blocking the event loop."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                done = await _ado(effect)
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever asked, or raised from there
+                effect = steps.throw(error)
+            else:
+                effect = steps.send(done)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+
+
+def is_asynchronous(function: Any) -> bool:
+    """Tell whether calling this gives a coroutine."""
+    by_class = getattr(type(function), "__call__", None)  # noqa: B004 - whether it is asynchronous, not whether it is there
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(by_class)
+
+
+def _do(effect: Stored | Invoked) -> Any:
+    if isinstance(effect, Invoked) and effect.asynchronous:
+        raise InvalidInputError(f"{effect.name!r} is asynchronous; await the call's asynchronous twin")
+    done = effect.do()
+    if isinstance(effect, Invoked) and inspect.isawaitable(done):
+        if inspect.iscoroutine(done):
+            done.close()
+        raise InvalidInputError(f"{effect.name!r} is asynchronous; await the call's asynchronous twin")
+    return done
+
+
+async def _ado(effect: Stored | Invoked) -> Any:
+    if isinstance(effect, Stored):
+        return await asyncio.to_thread(effect.do)
+    done = effect.do() if effect.asynchronous else await asyncio.to_thread(effect.do)
+    return await done if inspect.isawaitable(done) else done
