@@ -133,6 +133,10 @@ class Names:
                     self._remember(kind, name, number)
         return [self._numbers[kind, name] for name in encoded]
 
+    def known(self, kind: bytes, name: str) -> int | None:
+        """Return the number of a name if it is in memory; nothing is read."""
+        return self._numbers.get((kind, keys.encode_name(name)))
+
     def number(self, kind: bytes, name: str) -> int:
         """Return the number of one name, a new one if it has none."""
         (number,) = self.numbers(kind, (name,))
