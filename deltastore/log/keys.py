@@ -22,6 +22,7 @@ FORMAT = STORE + b"F"
 QUEUE = STORE + b"Q"
 RETENTION = STORE + b"K"
 DICTIONARIES = STORE + b"D"
+UNFINISHED = STORE + b"U"
 
 THREAD, CHANNEL, REDUCER, TAG, DICTIONARY = b"t", b"c", b"r", b"g", b"d"
 
