@@ -121,7 +121,7 @@ def check_store(root: Path) -> None:
 def is_free(path: str | os.PathLike[str]) -> bool:
     """Tell whether nothing is at a path, or an empty directory. Raises StorePathError."""
     try:
-        return next(os.scandir(path), None) is None
+        return not any(Path(path).iterdir())
     except FileNotFoundError:
         return True
     except NotADirectoryError:

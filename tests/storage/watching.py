@@ -1,0 +1,93 @@
+"""A storage that tells of every call before it is made, so that a test may act, or die, at each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from deltastore.storage import Row, Storage, WriteTransaction
+from deltastore.storage.info import StorageInfo
+
+Before = Callable[[str], object]
+"""Called with the name of a call before it is made, also before each row of a scan, and before and after a commit."""
+
+
+class Killed(BaseException):
+    """What a test raises where a process would be killed: nothing catches it."""
+
+
+@dataclass
+class Watched:
+    """Hands everything on, telling of it first; `changed` may give other bytes to a put."""
+
+    inner: Storage
+    before: Before
+    changed: Callable[[bytes, bytes], bytes] = lambda key, value: value
+
+    @property
+    def location(self) -> str:
+        return self.inner.location
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        self.before("read")
+        with self.inner.read() as tx:
+            yield _Watched(tx, self)
+        self.before("read end")
+
+    @contextmanager
+    def write(self, threads: Sequence[int] = ()) -> Iterator[Any]:
+        self.before("write")
+        with self.inner.write(threads) as tx:
+            yield _Watched(tx, self)
+            self.before("commit")
+        self.before("committed")
+
+    def info(self) -> StorageInfo:
+        return self.inner.info()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class _Watched:
+    def __init__(self, tx: Any, storage: Watched) -> None:
+        self._tx: WriteTransaction = tx
+        self._storage = storage
+
+    def get(self, key: bytes) -> bytes | None:
+        self._storage.before("get")
+        return self._tx.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._storage.before("get_many")
+        return self._tx.get_many(keys)
+
+    def seek_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[Row | None]:
+        self._storage.before("seek_many")
+        return self._tx.seek_many(ranges)
+
+    def scan(self, lower: bytes, upper: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        for row in self._tx.scan(lower, upper, reverse=reverse):
+            self._storage.before("row")
+            yield row
+
+    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
+        self._storage.before("measure")
+        return self._tx.measure(lower, upper)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._storage.before("put")
+        self._tx.put(key, self._storage.changed(key, value))
+
+    def delete(self, key: bytes) -> bool:
+        self._storage.before("delete")
+        return self._tx.delete(key)
+
+    def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
+        self._storage.before("delete_range")
+        return self._tx.delete_range(lower, upper, limit=limit)
+
+    def mint(self, key: bytes, count: int = 1) -> int:
+        self._storage.before("mint")
+        return self._tx.mint(key, count)
