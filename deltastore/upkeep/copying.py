@@ -174,10 +174,13 @@ def _refuse_memory(destination: str | PathLike[str]) -> None:
 
 def _look_at(tx: ReadTransaction, destination: Storage, uuid: bytes) -> Unfinished | None:
     """Return the copy that was begun at a place, None where nothing is. Raises StorePathError for anything else."""
-    if tx.get(keys.FORMAT) is not None:
+    stored = tx.get(keys.FORMAT)
+    if stored is not None:
+        is_same = uuid in stored
+        what = ", and this very one: the copy was finished, or it is the store itself" if is_same else ""
         raise StorePathError(
-            f"{destination.location} is a store already; name a place without one, "
-            "or take single threads along with dump and load"
+            f"{destination.location} is a store already{what}; name a place without one, "
+            "or take threads along with dump and load"
         )
     found = unfinished.load(tx)
     if found is None:

@@ -182,7 +182,8 @@ class TestRefusals:
         source = Store(in_memory(original))
         empty, foreign = MemoryStorage(), in_memory({b"\0\0\0\0\0\7key": b"row"})
         Store(empty)
-        for storage, why in ((empty, "is a store already"), (foreign, "no store's"), (source.log.storage, "already")):
+        itself = source.log.storage
+        for storage, why in ((empty, "a store already; name"), (foreign, "no store's"), (itself, "this very one")):
             before = rows_of(storage)
             for work in (copy_store, plan_copy):
                 with pytest.raises(StorePathError, match=why):
@@ -361,6 +362,7 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
     busy = Busy(original, seed, often)
     destination = MemoryStorage()
     compared = busy.moments[0]
+    report = None
     for stop in [*stops, None]:
         left = stop
 
@@ -382,14 +384,14 @@ def test_a_store_in_use_is_copied_as_of_one_moment(
         handle.log.storage = Watched(busy.inner, before_source)
         with suppress(Killed):
             report = copy_store(handle, Watched(destination, before), passes=passes)
-            left = None
-            break
+        if keys.FORMAT in rows_of(destination):
+            break  # perhaps killed just after it was finished
     found = rows_of(destination)
     assert found in busy.moments
     report_of = check(Store(destination))
     assert report_of.ok, report_of.problems
     # the last that was read of the source was read to see what changed
-    assert (report.changed_since == 0) == (threads_in(found) == threads_in(compared))
+    assert report is None or (report.changed_since == 0) == (threads_in(found) == threads_in(compared))
 
 
 def threads_in(rows: Rows) -> Rows:
