@@ -300,6 +300,33 @@ def test_killed_at_any_call_of_a_storage_it_goes_on(side: str, original: Rows, s
     assert states > 20
 
 
+def test_a_source_that_was_restored_from_a_backup_is_gone_on_with(original: Rows, small: None) -> None:
+    """What was copied of a thread in part, as it was later, mustn't pass for the thread as it was before."""
+    later = Store(in_memory(original))
+    later.thread("n").append({"messages": ["later"]})
+    compact(later, level=1)
+    calls = 0
+    while True:
+        calls += 1
+        left = calls
+
+        def before(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+
+        destination = MemoryStorage()
+        copy_store(Store(in_memory(original)), destination, finish=False)
+        with suppress(Killed):
+            copy_store(later, Watched(destination, before), finish=False)
+            break
+        if calls % 3 == 0:
+            copy_store(Store(in_memory(original)), destination)
+            assert rows_of(destination) == moved(original)
+    assert calls > 50
+
+
 # --- in use
 
 
