@@ -25,6 +25,7 @@ from deltastore import (
     plan_copy,
     repair,
 )
+from deltastore.langgraph import DeltaSaver
 from deltastore.log import keys
 from deltastore.storage import Storage
 from deltastore.storage.memory import MemoryStorage
@@ -230,7 +231,7 @@ def test_an_unfinished_copy_opens_as_nothing_and_is_gone_on_with(original: Rows,
         with pytest.raises(UnfinishedCopyError, match="unfinished copy of :memory:"):
             work(path)
     with pytest.raises(UnfinishedCopyError):
-        deltastore.langgraph.DeltaSaver.from_path(path)
+        DeltaSaver.from_path(path)
     source.thread("n").append({"messages": ["later"]})
     source.delete("idle")
     plan = plan_copy(source, path)
@@ -561,3 +562,21 @@ def test_a_damaged_store_is_copied_as_it_is(original: Rows) -> None:
     copy_store(copied, again)
     assert rows_of(again) == moved(rows_of(destination))
     assert check(Store(again)).quarantined == check(copied).quarantined > 0
+
+
+def test_rows_that_another_writer_put_there_are_found_and_removed(original: Rows) -> None:
+    destination = MemoryStorage()
+    stray = keys.header(1 << 40)
+
+    def before(call: str) -> None:
+        if call == "committed":
+            put_raw(destination, stray, b"row")
+
+    source = Store(in_memory(original))
+    with pytest.raises(CopyDamagedError, match="rows of"):
+        copy_store(source, Watched(destination, before))
+    assert stray in rows_of(destination)
+    with pytest.raises(UnfinishedCopyError):
+        Store(destination)
+    copy_store(source, destination)
+    assert rows_of(destination) == moved(original)
