@@ -18,7 +18,7 @@ from deltastore.opening import MEMORY, open_storage
 from deltastore.opening import open as open_store
 from deltastore.storage.port import ReadTransaction, Row, Storage, WriteTransaction
 from deltastore.store import Store
-from deltastore.upkeep.copying_rows import CopiedRows
+from deltastore.upkeep.copying_rows import CopiedRows, RowReader
 from deltastore.upkeep.copying_threads import Beside, look, pages, queued
 from deltastore.upkeep.progress import Progress
 
@@ -28,7 +28,17 @@ FEW_THREADS = 8
 """So few changed threads are left to the last pass: it reads in one transaction, which holds pages back meanwhile."""
 MOMENT_BYTES = 64 << 20
 """How much is copied in one transaction of the source, but for one larger thread, before the last pass."""
-_ALL = (b"", b"\xff" * (keys.THREAD_BYTES + 1))
+
+Span = tuple[bytes, bytes]
+"""A range of keys, from the first to before the second."""
+_ALL: Span = (b"", b"\xff" * (keys.THREAD_BYTES + 1))
+_COUNTERS: Span = (keys.COUNTERS, keys.end_of(keys.COUNTERS))
+"""What numbers are minted from, which each storage keeps as it likes."""
+_MARK: Span = (keys.UNFINISHED, keys.UNFINISHED + b"\0")
+_FORMAT: Span = (keys.FORMAT, keys.FORMAT + b"\0")
+_QUEUE: Span = (keys.QUEUE, keys.end_of(keys.QUEUE))
+_STORE: tuple[Span, ...] = ((b"", _COUNTERS[0]), (_COUNTERS[1], _MARK[0]), (_MARK[1], keys.thread(1)))
+"""The store's own rows."""
 
 Source = Store | str | PathLike[str]
 Destination = Storage | str | PathLike[str]
@@ -116,8 +126,9 @@ def _plan(tx: ReadTransaction, copy: Storage | None, location: str) -> CopyPlan:
             if _is_due(thread, is_first=True):
                 found = tx.measure(*_span(thread.number))
                 threads, rows, size = threads + 1, rows + found[0], size + found[1]
-    for key, row in _store_rows(tx):
-        rows, size = rows + 1, size + len(key) + len(row)
+    for span in _STORE:
+        for key, row in _store_rows(tx, span):
+            rows, size = rows + 1, size + len(key) + len(row)
     return CopyPlan(location, copy is not None, threads, rows, size)
 
 
@@ -205,7 +216,7 @@ def _copy(source: Store, destination: Storage, passes: int, progress: Progress |
     if finish:
         copy.finish()
     threads, changed_since = copy.compare()
-    rows, size = copy.measure(finished=finish)
+    rows, size = copy.measure()
     return CopyReport(
         destination.location,
         finish,
@@ -267,12 +278,8 @@ class _Copy:
         """Copy from a thread on what differs in one page, or until enough was copied; return where to go on."""
         page = look(tx, self._destination, first)
         self._remove(page.extra)
-        enough = self.rows.bytes + MOMENT_BYTES
-        for thread in page.threads:
-            self._copy_if_due(tx, thread)
-            if self.rows.bytes >= enough:
-                return thread.number + 1
-        return page.following
+        last = self._copy_due(tx, page.threads, MOMENT_BYTES)
+        return page.following if last is None else last + 1
 
     def finish(self) -> None:
         """Copy all that still differs and the store's own rows, as of one moment, and make a store of the copy."""
@@ -280,27 +287,34 @@ class _Copy:
             expected = _expected(tx)
             for page in pages(tx, self._destination):
                 self._remove(page.extra)
-                for thread in page.threads:
-                    self._copy_if_due(tx, thread)
+                self._copy_due(tx, page.threads, None)
             self.passes += 1
-            mark, end = keys.UNFINISHED, keys.thread(1)
-            self.rows.replace(b"", mark, (row for row in _store_rows(tx) if row[0] < mark))
-            self.rows.replace(mark + b"\0", end, (row for row in _store_rows(tx) if row[0] > mark))
+            for span in _STORE:
+                self.rows.replace(*span, _store_rows(tx, span))
             self.rows.flush()
-            found = self.measure(finished=False)
+            found = self.measure()
             stored = tx.get(keys.FORMAT)
+            counters = {key: tx.following(key) for key in map(keys.counter, names.COUNTED)}
         if stored is None or found != expected:
             raise CopyDamagedError(
                 f"{self._destination.location}: {found[0]} rows of {found[1]} bytes are there, where the source has "
                 f"{expected[0]} of {expected[1]}; check the source, then copy to another place"
             )
-        self.rows.finish((keys.FORMAT, stored))
+        self.rows.finish((keys.FORMAT, stored), counters)
 
-    def _copy_if_due(self, tx: ReadTransaction, thread: Beside) -> None:
-        if _is_due(thread, is_first=self.passes == 0):
-            span = _span(thread.number)
-            self.rows.replace(*span, tx.scan(*span), keys.header(thread.number))
-            self.copied += 1
+    def _copy_due(self, tx: ReadTransaction, threads: list[Beside], enough: int | None) -> int | None:
+        """Copy the threads that are due; return the last one's number where enough bytes were copied before the end."""
+        limit = None if enough is None else self.rows.bytes + enough
+        due = [thread.number for thread in threads if _is_due(thread, is_first=self.passes == 0)]
+        for first, last in _runs(due):
+            reader = RowReader(tx, *_span(first, last))
+            for number in range(first, last + 1):
+                span = _span(number)
+                self.rows.replace(*span, reader.below(span[1]), keys.header(number))
+                self.copied += 1
+                if limit is not None and self.rows.bytes >= limit:
+                    return number
+        return None
 
     def _remove(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -318,14 +332,10 @@ class _Copy:
                 changed += len(page.extra)
         return threads, changed
 
-    def measure(self, *, finished: bool) -> tuple[int, int]:
-        """Return the copy's rows, and their bytes; the row that marks an unfinished one isn't the copy's."""
+    def measure(self) -> tuple[int, int]:
+        """Return the copy's rows, and their bytes."""
         with self._destination.read() as tx:
-            rows, size = tx.measure(*_ALL)
-            if not finished:
-                mark = tx.measure(keys.UNFINISHED, keys.UNFINISHED + b"\0")
-                rows, size = rows - mark[0], size - mark[1]
-        return rows, size
+            return _measure_without(tx, _MARK, _COUNTERS)
 
 
 def _is_due(thread: Beside, *, is_first: bool) -> bool:
@@ -333,24 +343,39 @@ def _is_due(thread: Beside, *, is_first: bool) -> bool:
     return thread.differs or (thread.header is None and is_first)
 
 
-def _span(number: int) -> tuple[bytes, bytes]:
-    return keys.thread(number), keys.thread(number + 1)
+def _span(first: int, last: int | None = None) -> Span:
+    return keys.thread(first), keys.thread((first if last is None else last) + 1)
 
 
-def _store_rows(tx: ReadTransaction) -> Iterator[Row]:
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers in runs without gaps: the first and the last of each."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _store_rows(tx: ReadTransaction, span: Span) -> Iterator[Row]:
     """Iterate over the store's own rows without its queue, which stays behind, and its format row, which comes last."""
-    for key, row in tx.scan(b"", keys.thread(1)):
+    for key, row in tx.scan(*span):
         if key != keys.FORMAT and not key.startswith(keys.QUEUE):
             yield key, row
 
 
 def _expected(tx: ReadTransaction) -> tuple[int, int]:
     """Return how many rows a copy has before the format row, and their bytes."""
-    rows, size = tx.measure(*_ALL)
     # one that is named all the same comes along
     unnamed = [number for number in queued(tx) if tx.get(keys.of_number(keys.THREAD, number)) is None]
-    own = [(keys.FORMAT, keys.FORMAT + b"\0"), (keys.QUEUE, keys.end_of(keys.QUEUE))]
-    for lower, upper in [*own, *map(_span, unnamed)]:
-        found = tx.measure(lower, upper)
+    return _measure_without(tx, _FORMAT, _QUEUE, _COUNTERS, *map(_span, unnamed))
+
+
+def _measure_without(tx: ReadTransaction, *spans: Span) -> tuple[int, int]:
+    """Return how many rows there are outside of some spans, and their bytes."""
+    rows, size = tx.measure(*_ALL)
+    for span in spans:
+        found = tx.measure(*span)
         rows, size = rows - found[0], size - found[1]
     return rows, size

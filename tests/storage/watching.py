@@ -55,39 +55,17 @@ class _Watched:
         self._tx: WriteTransaction = tx
         self._storage = storage
 
-    def get(self, key: bytes) -> bytes | None:
-        self._storage.before("get")
-        return self._tx.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._storage.before("get_many")
-        return self._tx.get_many(keys)
-
-    def seek_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[Row | None]:
-        self._storage.before("seek_many")
-        return self._tx.seek_many(ranges)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._tx, name)
+        if callable(found):
+            self._storage.before(name)
+        return found
 
     def scan(self, lower: bytes, upper: bytes, *, reverse: bool = False) -> Iterator[Row]:
         for row in self._tx.scan(lower, upper, reverse=reverse):
             self._storage.before("row")
             yield row
 
-    def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
-        self._storage.before("measure")
-        return self._tx.measure(lower, upper)
-
     def put(self, key: bytes, value: bytes) -> None:
         self._storage.before("put")
         self._tx.put(key, self._storage.changed(key, value))
-
-    def delete(self, key: bytes) -> bool:
-        self._storage.before("delete")
-        return self._tx.delete(key)
-
-    def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
-        self._storage.before("delete_range")
-        return self._tx.delete_range(lower, upper, limit=limit)
-
-    def mint(self, key: bytes, count: int = 1) -> int:
-        self._storage.before("mint")
-        return self._tx.mint(key, count)
