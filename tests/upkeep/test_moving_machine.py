@@ -21,7 +21,7 @@ from tests.graph_machine import GraphMachine
 from tests.raw import rows_of
 from tests.store_machine import StoreMachine, run
 from tests.test_machine import NativeMachine
-from tests.upkeep.test_copying import moved
+from tests.upkeep.copied import moved
 
 
 class Moving(StoreMachine):

@@ -28,9 +28,9 @@ from deltastore.upkeep.backup import backup
 from deltastore.upkeep.dumping import dump
 from deltastore.upkeep.loading import load
 from tests.raw import rows_of
+from tests.upkeep.copied import moved
 from tests.upkeep.many_threads import Told, make, set_clock, told
 from tests.upkeep.stopping import STORE, Stops
-from tests.upkeep.test_copying import moved
 
 COPY = "copy.ds"
 DUMP = "all.dump"
