@@ -18,6 +18,7 @@ from deltastore.errors import (
     CodecMismatchError,
     ConflictError,
     ContentionError,
+    CopyDamagedError,
     CorruptionError,
     DegradedValueWarning,
     DeltastoreError,
@@ -38,6 +39,7 @@ from deltastore.errors import (
     TypeLostError,
     TypeRefusedError,
     UnavailableError,
+    UnfinishedCopyError,
 )
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
@@ -52,6 +54,7 @@ if _typing.TYPE_CHECKING:
     from deltastore.upkeep.backup import backup
     from deltastore.upkeep.check import CheckReport, check
     from deltastore.upkeep.compaction import CompactReport, compact
+    from deltastore.upkeep.copying import CopyPlan, CopyReport, copy_store, plan_copy
     from deltastore.upkeep.dumping import dump
     from deltastore.upkeep.loading import load
     from deltastore.upkeep.maintenance import MaintainReport, maintain
@@ -66,6 +69,8 @@ _LATER = {
     "Change": "diffing",
     "CheckReport": "upkeep.check",
     "CompactReport": "upkeep.compaction",
+    "CopyPlan": "upkeep.copying",
+    "CopyReport": "upkeep.copying",
     "Fork": "log.forks",
     "LostCheckpoint": "upkeep.repair_plan",
     "MaintainReport": "upkeep.maintenance",
@@ -81,9 +86,11 @@ _LATER = {
     "backup": "upkeep.backup",
     "check": "upkeep.check",
     "compact": "upkeep.compaction",
+    "copy_store": "upkeep.copying",
     "dump": "upkeep.dumping",
     "load": "upkeep.loading",
     "maintain": "upkeep.maintenance",
+    "plan_copy": "upkeep.copying",
     "plan_repair": "upkeep.repair",
     "repair": "upkeep.repair",
     "shrink": "upkeep.shrinking",
@@ -117,6 +124,9 @@ __all__ = [
     "CompactReport",
     "ConflictError",
     "ContentionError",
+    "CopyDamagedError",
+    "CopyPlan",
+    "CopyReport",
     "CorruptionError",
     "DegradedValueWarning",
     "DeltastoreError",
@@ -154,15 +164,18 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "UnfinishedCopyError",
     "apply_repair",
     "apply_retention",
     "backup",
     "check",
     "compact",
+    "copy_store",
     "dump",
     "load",
     "maintain",
     "open",
+    "plan_copy",
     "plan_repair",
     "plan_retention",
     "repair",

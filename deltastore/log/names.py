@@ -29,6 +29,8 @@ _FIRST = {
     keys.TAG: FIRST_INTERNED_TAG,
     keys.DICTIONARY: 1,
 }
+COUNTED = tuple(_FIRST)
+"""The kinds of what has numbers, each from a counter of its own."""
 
 
 def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:

@@ -128,5 +128,9 @@ class Nothing:
         """Raise NotInMemory."""
         raise NotInMemory
 
+    def following(self, key: bytes) -> NoReturn:
+        """Raise NotInMemory."""
+        raise NotInMemory
+
 
 NOTHING = Nothing()

@@ -84,6 +84,10 @@ class MemoryReadTransaction:
         lengths = [len(key) + len(value) for key, value in self.scan(lower, upper)]
         return len(lengths), sum(lengths)
 
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError."""
+        return unpack_counter(key, self.get(key), _LOCATION)
+
     def _rows(self, ranges: list[tuple[bytes, bytes]], step: int) -> Iterator[Row]:
         for lower, upper in ranges:
             moment = self._now()
@@ -148,7 +152,7 @@ class MemoryWriteTransaction(MemoryReadTransaction):
     def mint(self, key: bytes, count: int = 1) -> int:
         """Return the first of `count` numbers that nobody got before from this counter."""
         check_count(count)
-        first = unpack_counter(key, self.get(key), _LOCATION)
+        first = self.following(key)
         self.put(key, pack_counter(key, first + count))
         return first
 

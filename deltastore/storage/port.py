@@ -49,6 +49,9 @@ class ReadTransaction(Protocol):
         Takes lengths only: it costs by the number of rows, not by their sizes.
         """
 
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
+
 
 class WriteTransaction(ReadTransaction, Protocol):
     """A read transaction that sees its own writes, committed when its block ends without an error."""

@@ -198,6 +198,10 @@ class LmdbReadTransaction:
         except EngineError as error:
             raise translate(error, self._shared.location) from error
 
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
+        return unpack_counter(key, self.get(key), self._shared.location)
+
     # Keys come first and values on demand, so that the row after the range is never copied, nor read from a cold disk.
 
     def _forward(self, lower: bytes, upper: bytes) -> Iterator[Row]:
@@ -323,7 +327,7 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         Raises ChecksumError when the counter's row is damaged.
         """
         check_count(count)
-        first = unpack_counter(key, self.get(key), self._shared.location)
+        first = self.following(key)
         self.put(key, pack_counter(key, first + count))
         return first
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from deltastore.codec.primitives import seal
 from deltastore.log import quarantine
 from deltastore.storage.port import Row
+from deltastore.storage.rules import unpack_counter
 from deltastore.upkeep.repair_plan import Change
 
 
@@ -53,6 +54,10 @@ class Draft:
         """Return how many rows a range has, and their bytes."""
         sizes = [len(key) + len(row) for key, row in self.scan(lower, upper)]
         return len(sizes), sum(sizes)
+
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError."""
+        return unpack_counter(key, self.get(key), "the draft")
 
     # --- changing
 

@@ -207,7 +207,10 @@ class TestMinting:
             assert [transaction.mint(b"n"), transaction.mint(b"n", 10), transaction.mint(b"n")] == [1, 2, 12]
             assert transaction.mint(b"other") == 1
         with storage.write() as transaction:
+            assert transaction.following(b"n") == 13
             assert transaction.mint(b"n") == 13
+        with storage.read() as reader:
+            assert [reader.following(b"n"), reader.following(b"none")] == [14, 1]
 
     def test_a_count_below_one_is_refused(self, storage: Storage) -> None:
         with storage.write() as transaction, pytest.raises(InvalidInputError):
