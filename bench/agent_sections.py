@@ -17,8 +17,8 @@ didn't. Resume: from opening the store until the next call is made, or the end.
 """
 LONG = """
 A run of {steps} steps, each with a model's call, a tool's and a checkpoint, killed within a tool's call: until the
-store was open, the run restored, and its next call made, in ms, by fresh processes that had imported all; and what the
-imports take. Median, least and most.
+store was open, the run restored, and its next call made, in ms, by fresh processes that had imported all; how much of
+that the processor was busy; and what the imports take. Median, least and most.
 """
 KILLS = """
 {points} runs of {orders} orders, each order a row of an SQLite database and a mail in a file, neither of which refuses
@@ -29,9 +29,10 @@ Completed calls are those that were recorded as done at a kill; answered: not ma
 SAVES = """
 {rounds} rounds, each a question, three replies, four tool results, and changes of a plan, a scratchpad and documents.
 deltastore is `deltastore.agent` with its journal and its records of calls; the others save messages and state as a
-whole at the same places. Largest: what one save adds. A save is durable; median, 95th percentile and most. Journal:
-what it adds to each call, median. Resume: a fresh process opens what is there and reads the latest state, imports
-apart; median, least and most. Memory: at the peak, beside what was there before.
+whole at the same places. Largest: what one save adds. A save is durable; median, 95th percentile and most. Processor:
+how long it was busy in a save, median. Journal: what it adds to each call, median. Resume: a fresh process opens what
+is there and reads the latest state, imports apart; median, least and most. Memory: at the peak, beside what was there
+before.
 """
 KILL_COLUMNS = {
     "kills": "kills",
@@ -67,7 +68,7 @@ def resumed() -> list[str]:
         *_text(ROUNDS),
         *_table(("prompt", "kill points", "identical", "tokens saved", "resume, ms"), rows),
         *_text(LONG.format(**long)),
-        *_table(("steps", "open", "restored", "next call", "import"), [(f"{long['steps']}", *times)]),
+        *_table(("steps", "open", "restored", "next call", "processor", "import"), [(f"{long['steps']}", *times)]),
     ]
 
 
@@ -105,6 +106,7 @@ def saved() -> list[str]:
         "largest, KB",
         "all, MB",
         "a save, ms",
+        "processor, ms",
         "journal, ms",
         "resume, ms",
         "memory, MB",
@@ -124,6 +126,7 @@ def _saves(way: str, each: dict[str, Any], ours: dict[str, Any]) -> list[str]:
         _against(each["largest_bytes"], ours["largest_bytes"], 1e3),
         _against(each["stored_bytes"], ours["stored_bytes"], 1e6),
         ", ".join(figure(each["save"][which]) for which in ("p50_ms", "p95_ms", "most_ms")),
+        figure(each["processor"]["p50_ms"]),
         figure(each["call"]["p50_ms"]) if way == PRODUCT else "",
         _spread(each["resume"]),
         figure(each["peak_bytes"] / 1e6),

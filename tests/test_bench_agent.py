@@ -41,7 +41,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_killed(results: Path) -> None:
         assert each["kill_points"] >= 5
         assert each["identical"] == each["kill_points"]
         assert 0 < each["saved"]["least"] <= each["saved"]["median"] <= each["saved"]["most"] == 1
-    assert found["long"]["ms"].keys() == {"open", "restored", "next step"}
+    assert found["long"]["ms"].keys() == {"open", "restored", "next step", "processor"}
     put(results, "agent_resume", found)
     page = report.page()
     assert "## Agents killed and resumed" in page
