@@ -46,7 +46,7 @@ def test_the_guide_to_agents_quotes_the_committed_results() -> None:
     sums, most = all_["every round"], all_["after tools"]
     quoted = [
         f"{identical} of {points} resumes end as a run that nobody killed",
-        f"{saved['the conversation']['median']:.0%} are saved in the median where each prompt is the whole conversation",
+        f"{saved['the conversation']['median']:.0%} are saved in the median where each prompt is the whole",
         f"{saved['the last message']['median']:.0%} where it is the last message",
         f"The least is {saved['the conversation']['least']:.0%},",
         f"{long['next step']} ms in the median, of which the processor was busy for {long['processor']}.",
@@ -54,10 +54,11 @@ def test_the_guide_to_agents_quotes_the_committed_results() -> None:
         f"{count['completed']} calls were completed when a kill came",
         f"{count['in doubt, done']} look-ups found the effect",
         f"left {blind['twice']} effects twice",
-        f"adds {each_round['deltastore']} KB with a checkpoint after every round, {third['deltastore']} after every third, "
-        f"{tools['deltastore']} after each tool's result; SqliteSaver adds {each_round['sqlite']}, JSON files "
-        f"{each_round['json']}.",
-        f"All is {sums['deltastore']} MB, where they take {sums['sqlite']} and {sums['json']}, and {most['deltastore']} "
-        f"with a checkpoint after each tool's result, where they take {most['sqlite']} and {most['json']}.",
+        f"{each_round['deltastore']} KB with a checkpoint after every round, {third['deltastore']} after every third,",
+        f"{tools['deltastore']} after each tool's result",
+        f"SqliteSaver adds {each_round['sqlite']}, JSON files {each_round['json']}.",
+        f"All is {sums['deltastore']} MB, where they take {sums['sqlite']} and {sums['json']},",
+        f"and {most['deltastore']} with a checkpoint after each tool's result,",
+        f"where they take {most['sqlite']} and {most['json']}.",
     ]
     assert [each for each in quoted if each not in guide] == []
