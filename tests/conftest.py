@@ -3,6 +3,7 @@
 import random
 import signal
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 import deltastore
 from deltastore import Store, check
 from deltastore.storage.memory import MemoryStorage
+from tests import postgres_server
+from tests.postgres_server import PostgresServer
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 """Real transcripts, beside the project where they are at hand; tests that need them skip elsewhere."""
@@ -19,6 +22,9 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 MACHINE_STEPS = {"quick": 2_000, "ci": 50_000, "deep": 1_000_000}
 """Steps that each profile gives to the state machines, in all."""
 STEPS_PER_EXAMPLE = 50
+UNSAFE = ("fsync=off", "full_page_writes=off", "synchronous_commit=on")
+"""How the server that most tests share is run: it is never to survive a power cut."""
+_schemas = count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,26 +54,39 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"profile: {profile} ({MACHINE_STEPS[profile]} machine steps), --hypothesis-seed={seed}"
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of this process; they are skipped where none is installed."""
+    if not postgres_server.is_installed():
+        pytest.skip("PostgreSQL isn't installed: there is no initdb on PATH or below /usr/lib/postgresql")
+    with postgres_server.running(settings=UNSAFE) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """The URL of a store that isn't there yet, in a schema of its own."""
+    return f"{postgres.url}?schema=s{next(_schemas)}"
+
+
 OpenStore = Callable[..., Store]
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "postgres"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
     """Open the test's one store, as often as wanted, on each storage; at the end it is checked."""
     memory = MemoryStorage()
+    place = request.getfixturevalue("postgres_url") if request.param == "postgres" else tmp_path / "store.ds"
     opened: list[Store] = []
 
     def open_(**options: Any) -> Store:
-        if request.param == "memory":
-            store = Store(memory, **options)
-        else:
-            store = deltastore.open(tmp_path / "store.ds", **options)
+        store = Store(memory, **options) if request.param == "memory" else deltastore.open(place, **options)
         opened.append(store)
         return store
 
     yield open_
     reducers = [reducer for store in opened for reducer in store.log.registry.registered]
-    for store in opened if request.param == "lmdb" else ():
+    for store in opened if request.param != "memory" else ():
         store.close()
     if opened:
         with open_(reducers={reducer.name: reducer for reducer in reducers}.values()) as store:

@@ -78,6 +78,14 @@ class _CountingReads:
         self._rows.update(_kind(lower) for lower, _ in ranges)
         return self._tx.seek_many(ranges)
 
+    remote = False
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        return self._tx.measure_many(ranges)
+
+    def following(self, key: bytes) -> int:
+        return self._tx.following(key)
+
     def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
         return self._tx.measure(lower, upper)  # reads no row
 

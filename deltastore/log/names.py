@@ -4,6 +4,8 @@ Names are found by hash and compared in full. Numbers are never reused, so what 
 except for threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -19,7 +21,11 @@ from deltastore.storage import RetryTransaction
 from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 
 MAX_RETRIES = 64
-"""How often a transaction is run again after the map grew: each step doubles it, so 64 outlasts any disk."""
+"""How often a transaction is run again: after the map grew, which doubles it, so 64 outlasts any disk; or after others
+were in its way on a server."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.25
+"""How long it waits, at most, before it runs the third time, and before any; a random part of it, so that those who
+were in each other's way aren't again."""
 
 T = TypeVar("T")
 _FIRST = {
@@ -32,7 +38,10 @@ _FIRST = {
 
 
 def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:
-    """Run `work` in a write transaction, again where the storage asks for it."""
+    """Run `work` in a write transaction, again where the storage asks for it.
+
+    Raises what `work` does, StoreFullError, StorageError, CommitUnknownError.
+    """
     for attempt in range(MAX_RETRIES):
         try:
             with storage.write(tuple(threads)) as tx:
@@ -40,6 +49,9 @@ def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTran
         except RetryTransaction:
             if attempt == MAX_RETRIES - 1:
                 raise
+            if attempt:
+                pause = min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+                time.sleep(pause * random.random())  # noqa: S311
     raise AssertionError("unreachable")
 
 

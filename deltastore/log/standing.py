@@ -6,11 +6,11 @@ the thread meanwhile. Imports rows, dictionaries and finding. The invariant: wha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 from deltastore.codec.dictionary import Dictionary
 from deltastore.log import dictionaries, finding, keys, names, rows
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
 
 
 class Standing(NamedTuple):
@@ -108,6 +108,11 @@ class NotInMemory(Exception):
 class Nothing:
     """Stands for a transaction where nothing is read: whoever asks for a row is sent to a real one."""
 
+    remote: ClassVar[bool] = False
+
+    def prefetch(self, wanted: Wanted) -> None:
+        """Do nothing."""
+
     def get(self, key: bytes) -> NoReturn:
         """Raise NotInMemory."""
         raise NotInMemory
@@ -125,6 +130,14 @@ class Nothing:
         raise NotInMemory
 
     def measure(self, lower: bytes, upper: bytes) -> NoReturn:
+        """Raise NotInMemory."""
+        raise NotInMemory
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> NoReturn:
+        """Raise NotInMemory."""
+        raise NotInMemory
+
+    def following(self, key: bytes) -> NoReturn:
         """Raise NotInMemory."""
         raise NotInMemory
 

@@ -8,11 +8,11 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from deltastore.errors import ClosedError, StorageError
 from deltastore.storage.info import StorageInfo
-from deltastore.storage.port import Row
+from deltastore.storage.port import Row, Wanted
 from deltastore.storage.rules import (
     check_count,
     check_key,
@@ -42,6 +42,7 @@ class MemoryReadTransaction:
     """One moment of a MemoryStorage. Used by one thread, inside its `with` block."""
 
     __slots__ = ("_moment", "_storage")
+    remote: ClassVar[bool] = False
 
     def __init__(self, storage: "MemoryStorage") -> None:
         self._storage = storage
@@ -83,6 +84,17 @@ class MemoryReadTransaction:
         """Return how many rows have lower <= key < upper, and the bytes of their keys and values."""
         lengths = [len(key) + len(value) for key, value in self.scan(lower, upper)]
         return len(lengths), sum(lengths)
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
+        return [self.measure(lower, upper) for lower, upper in ranges]
+
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError."""
+        return unpack_counter(key, self.get(key), _LOCATION)
+
+    def prefetch(self, wanted: Wanted) -> None:
+        """Do nothing: all is at hand."""
 
     def _rows(self, ranges: list[tuple[bytes, bytes]], step: int) -> Iterator[Row]:
         for lower, upper in ranges:
@@ -148,7 +160,7 @@ class MemoryWriteTransaction(MemoryReadTransaction):
     def mint(self, key: bytes, count: int = 1) -> int:
         """Return the first of `count` numbers that nobody got before from this counter."""
         check_count(count)
-        first = unpack_counter(key, self.get(key), _LOCATION)
+        first = self.following(key)
         self.put(key, pack_counter(key, first + count))
         return first
 

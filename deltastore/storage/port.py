@@ -6,7 +6,7 @@ The invariant: a read transaction sees one moment; a write transaction happens w
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from deltastore.storage.info import StorageInfo
@@ -25,8 +25,26 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 
 
+class Wanted(NamedTuple):
+    """What a transaction will be asked for: keys, the first rows of ranges, rows of ranges, and numbers of counters.
+
+    `ranges` are (lower, upper, at most so many rows, whether the last ones). Only a hint: it promises nothing.
+    """
+
+    keys: Sequence[bytes] = ()
+    seeks: Sequence[tuple[bytes, bytes]] = ()
+    ranges: Sequence[tuple[bytes, bytes, int, bool]] = ()
+    counters: Sequence[bytes] = ()
+
+
 class ReadTransaction(Protocol):
     """One moment of the store. Used by one thread, and only inside its `with` block."""
+
+    remote: ClassVar[bool]
+    """Whether a look may cost a trip to another machine: then it pays to announce what will be looked at."""
+
+    def prefetch(self, wanted: Wanted) -> None:
+        """Be told what will be asked for, so that it comes along with the next look. Not called unless `remote`."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -48,6 +66,12 @@ class ReadTransaction(Protocol):
 
         Takes lengths only: it costs by the number of rows, not by their sizes.
         """
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
+
+    def following(self, key: bytes) -> int:
+        """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
 
 
 class WriteTransaction(ReadTransaction, Protocol):

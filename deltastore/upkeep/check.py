@@ -13,7 +13,6 @@ from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import dictionaries, keys, names, retention, rows
 from deltastore.opening import open as open_store
 from deltastore.storage.port import ReadTransaction, Storage
-from deltastore.storage.rules import unpack_counter
 from deltastore.store import Store
 from deltastore.upkeep.check_thread import ThreadCheck, check_quarantine, nameless
 from deltastore.upkeep.progress import Progress
@@ -173,7 +172,7 @@ def _check_counters(tx: ReadTransaction, named: Iterable[tuple[bytes, int]], tal
     for kind in KINDS:
         key = keys.counter(kind)
         try:
-            following = unpack_counter(key, tx.get(key), "the store") + names.first_number(kind) - 1
+            following = tx.following(key) + names.first_number(kind) - 1
         except CorruptionError as error:
             tally.problem("store", error)
             continue
