@@ -188,8 +188,8 @@ class ReadingSaver(SaverBase):
         self, thread: str, namespace: str, limit: int | None, before: str | None
     ) -> Iterator[terms.Checkpoint]:
         left = limit
-        while page := self._log.page(
-            thread, namespace, before, min(HISTORY_PAGE, HISTORY_PAGE if left is None else left)
+        while left != 0 and (
+            page := self._log.page(thread, namespace, before, min(HISTORY_PAGE, HISTORY_PAGE if left is None else left))
         ):
             for entry in page:
                 metadata = self._codec.decode(entry.record.metadata)

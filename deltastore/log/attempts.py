@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 from deltastore.errors import ContentionError
 from deltastore.log.committing import CommitQueue
-from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTransaction
 
 MAX_ATTEMPTS = 100
 """How often a write is prepared anew while others write to the same thread."""
@@ -27,7 +27,8 @@ R = TypeVar("R")
 class Write(NamedTuple, Generic[P, T, R]):
     """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end.
 
-    `recall` prepares by what is in memory, or returns None where that isn't enough.
+    `recall` prepares by what is in memory, or returns None where that isn't enough. `wanted`: what `apply` looks at,
+    asked for only where the storage is far away.
     """
 
     thread: str
@@ -35,6 +36,7 @@ class Write(NamedTuple, Generic[P, T, R]):
     prepare: Callable[[ReadTransaction], P]
     apply: Callable[[WriteTransaction, P], T | str]
     end: Callable[[P, T], R]
+    wanted: Callable[[P], Wanted]
 
 
 def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
@@ -42,7 +44,7 @@ def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     reason = ""
     for attempt in range(MAX_ATTEMPTS):
         prepared = _prepared(write, attempt == 0, storage, commits)
-        outcome = commits.run(partial(_apply, write.apply, prepared))
+        outcome = commits.run(partial(_apply, write.apply, prepared), partial(write.wanted, prepared))
         if not isinstance(outcome, str):
             return write.end(prepared, outcome)
         reason = outcome
@@ -122,7 +124,8 @@ class Pool:
             else:
                 future.set_exception(_contention(write.thread, outcome))
 
-        self._commits.submit(partial(_apply, write.apply, prepared), done, self._call)
+        work, wanted = partial(_apply, write.apply, prepared), partial(write.wanted, prepared)
+        self._commits.submit(work, done, self._call, wanted)
 
     def _call(self, function: Callable[[], None]) -> None:
         """Have a function called by a thread of the pool, or at once where none is left."""

@@ -6,7 +6,7 @@ except for threads, whose names come and go. Imports keys, rows and storage. Thr
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import ormsgpack
@@ -18,7 +18,7 @@ from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys, rows
 from deltastore.reducers import FIRST_INTERNED_REDUCER
 from deltastore.storage import RetryTransaction
-from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTransaction
 
 MAX_RETRIES = 64
 """How often a transaction is run again: after the map grew, which doubles it, so 64 outlasts any disk; or after others
@@ -87,6 +87,14 @@ def give(tx: WriteTransaction, kind: bytes, name: bytes) -> int:
     return find(tx, kind, name) or assign(tx, kind, name, new_number(tx, kind))
 
 
+def _give_all(tx: WriteTransaction, kind: bytes, new: Sequence[bytes]) -> dict[bytes, int]:
+    if tx.remote:
+        # not of tags: there are few numbers of them, and one that isn't needed after all is lost
+        counters = () if kind == keys.TAG else (keys.counter(kind),) * len(new)
+        tx.prefetch(Wanted(keys=[keys.of_name(kind, name) for name in new], counters=counters))
+    return {name: give(tx, kind, name) for name in new}
+
+
 def first_number(kind: bytes) -> int:
     """Return the first number that is given to names of a kind."""
     return _FIRST[kind]
@@ -136,10 +144,12 @@ class Names:
         missing = [name for name in encoded if (kind, name) not in self._numbers]
         if missing:
             with self._storage.read() as tx:
+                if tx.remote:
+                    tx.prefetch(Wanted(keys=[keys.of_name(kind, name) for name in missing]))
                 found = {name: find(tx, kind, name) for name in missing}
             new = [name for name, number in found.items() if number is None]
             if new:
-                found |= in_write(self._storage, (), lambda tx: {name: give(tx, kind, name) for name in new})
+                found |= in_write(self._storage, (), lambda tx: _give_all(tx, kind, new))
             for name, number in found.items():
                 if number is not None:
                     self._remember(kind, name, number)
@@ -165,6 +175,10 @@ class Names:
             name = row
             self._remember(kind, name, number)
         return keys.decode_name(name)
+
+    def unknown(self, kind: bytes, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers whose names would have to be looked up."""
+        return [number for number in numbers if (kind, number) not in self._names]
 
     def _remember(self, kind: bytes, name: bytes, number: int) -> None:
         self._numbers[kind, name] = number

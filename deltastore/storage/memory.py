@@ -93,7 +93,7 @@ class MemoryReadTransaction:
         """Return the number that a counter gives next. Raises ChecksumError."""
         return unpack_counter(key, self.get(key), _LOCATION)
 
-    def prefetch(self, wanted: Wanted) -> None:
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
         """Do nothing: all is at hand."""
 
     def _rows(self, ranges: list[tuple[bytes, bytes]], step: int) -> Iterator[Row]:

@@ -26,14 +26,15 @@ Row = tuple[bytes, bytes]
 
 
 class Wanted(NamedTuple):
-    """What a transaction will be asked for: keys, the first rows of ranges, rows of ranges, and numbers of counters.
+    """What a transaction will be asked for. Only a hint: it promises nothing.
 
-    `ranges` are (lower, upper, at most so many rows, whether the last ones). Only a hint: it promises nothing.
+    `keys`: their rows. `runs`: (lower, last, upper), the rows from `lower` up to the first one at or after `last`,
+    below `upper`. `ends`: (lower, upper, count), the last so many rows of a range. `counters`: a number of each.
     """
 
     keys: Sequence[bytes] = ()
-    seeks: Sequence[tuple[bytes, bytes]] = ()
-    ranges: Sequence[tuple[bytes, bytes, int, bool]] = ()
+    runs: Sequence[tuple[bytes, bytes, bytes]] = ()
+    ends: Sequence[tuple[bytes, bytes, int]] = ()
     counters: Sequence[bytes] = ()
 
 
@@ -43,8 +44,11 @@ class ReadTransaction(Protocol):
     remote: ClassVar[bool]
     """Whether a look may cost a trip to another machine: then it pays to announce what will be looked at."""
 
-    def prefetch(self, wanted: Wanted) -> None:
-        """Be told what will be asked for, so that it comes along with the next look. Not called unless `remote`."""
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Be told what will be asked for, so that it comes along with the next look, or `now`.
+
+        Not called unless `remote`.
+        """
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""

@@ -207,7 +207,7 @@ class LmdbReadTransaction:
         """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
         return unpack_counter(key, self.get(key), self._shared.location)
 
-    def prefetch(self, wanted: Wanted) -> None:
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
         """Do nothing: all is at hand."""
 
     # Keys come first and values on demand, so that the row after the range is never copied, nor read from a cold disk.

@@ -66,7 +66,7 @@ class Draft:
         """Return the number that a counter gives next. Raises ChecksumError."""
         return unpack_counter(key, self.get(key), "the draft")
 
-    def prefetch(self, wanted: Wanted) -> None:
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
         """Do nothing: all is at hand."""
 
     # --- changing

@@ -63,11 +63,14 @@ class Statements:
             "SELECT r.key, r.value FROM unnest($1::bigint[], $2::bytea[]) AS q(thread_no, key), LATERAL ("
             f"SELECT key, value FROM {rows} AS t WHERE t.thread_no = q.thread_no AND t.key = q.key LIMIT 1) AS r"
         ).encode()
-        self._seek = (
-            "SELECT q.place, r.key, r.value "
-            "FROM unnest($1::bigint[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS q(thread_no, low, high, place), "
-            f"LATERAL (SELECT key, value FROM {rows} AS t WHERE t.thread_no = q.thread_no AND t.key >= q.low "
-            "AND t.key < q.high ORDER BY t.key LIMIT 1) AS r"
+        asked = "unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[]) WITH ORDINALITY"
+        of_thread = f"FROM {rows} AS t WHERE t.thread_no = q.thread_no"
+        self._run = (
+            f"SELECT q.place, r.key, r.value FROM {asked} AS q(thread_no, low, last, high, place), "
+            f"LATERAL (SELECT (SELECT t.key {of_thread} AND t.key >= q.last AND t.key < q.high ORDER BY t.key LIMIT 1) "
+            "AS key OFFSET 0) AS stop, "
+            f"LATERAL (SELECT t.key, t.value {of_thread} AND t.key >= q.low AND t.key < q.high "
+            "AND t.key <= coalesce(stop.key, q.high) ORDER BY t.key OFFSET 0) AS r ORDER BY q.place, r.key"
         ).encode()
         of_one = f"FROM {rows} WHERE thread_no = $1 AND key >= $2 AND key < $3"
         of_many = f"FROM {rows} WHERE thread_no BETWEEN $1 AND $4 AND key >= $2 AND key < $3"
@@ -112,10 +115,10 @@ class Statements:
         """Rows by their keys: key and value of those that are there."""
         return Statement(self._get, (integers([thread_of(key) for key in keys]), strings(keys)))
 
-    def seek(self, ranges: Sequence[tuple[bytes, bytes]]) -> Statement:
-        """The first row of each range, which is of one thread: place (from 1), key and value."""
-        lowers, uppers = [lower for lower, _ in ranges], [upper for _, upper in ranges]
-        return Statement(self._seek, (integers(list(map(thread_of, lowers))), strings(lowers), strings(uppers)))
+    def runs(self, runs: Sequence[tuple[bytes, bytes, bytes]]) -> Statement:
+        """The rows of runs, each of one thread: place (from 1), key and value, in order."""
+        threads = integers([thread_of(lower) for lower, _, _ in runs])
+        return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))))
 
     def scan(self, wanted: Range) -> Statement:
         """The rows of a range: key and value."""

@@ -59,9 +59,12 @@ class PostgresReadTransaction:
         self._open = False
         self._leave(statements.COMMIT)
 
-    def prefetch(self, wanted: Wanted) -> None:
-        """Be told what will be asked for, so that it comes along with the next trip."""
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Be told what will be asked for, so that it comes along with the next trip, or `now`."""
         self._wanted.append(wanted)
+        if now:
+            self._check_open()
+            self._fetch()
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -87,7 +90,7 @@ class PostgresReadTransaction:
         self._check_open()
         missing = [wanted for wanted in ranges if not self._is_sought(*wanted)]
         if missing:
-            self._fetch(seeks=missing)
+            self._fetch(runs=[(lower, lower, upper) for lower, upper in missing])
         return [self._first(lower, upper) for lower, upper in ranges]
 
     def scan(self, lower: bytes, upper: bytes, *, reverse: bool = False) -> Iterator[Row]:
@@ -144,31 +147,48 @@ class PostgresReadTransaction:
         end = self._known.end_at(lower)
         return end is not None and (end >= upper or self._known.first(lower, end) is not None)
 
+    def _is_run(self, run: tuple[bytes, bytes, bytes]) -> bool:
+        """Tell whether the rows of a run are known."""
+        lower, last, upper = run
+        end = self._known.end_at(lower)
+        if lower >= upper or (end is not None and end >= upper):
+            return True
+        return end is not None and end > last and self._known.first(last, end) is not None
+
+    def _is_end(self, wanted: tuple[bytes, bytes, int]) -> bool:
+        """Tell whether the last rows of a range are known."""
+        lower, upper, count = wanted
+        start = self._known.start_before(upper)
+        if lower >= upper or (start is not None and start <= lower):
+            return True
+        return start is not None and len(self._known.between(start, upper)) >= count
+
     def _first(self, lower: bytes, upper: bytes) -> Row | None:
         key = self._known.first(lower, upper)
         return None if key is None else (key, self._known.rows[key])
 
-    def _fetch(self, keys: Sequence[bytes] = (), seeks: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def _fetch(self, keys: Sequence[bytes] = (), runs: Sequence[tuple[bytes, bytes, bytes]] = ()) -> None:
         """Learn what is asked for and what was announced, in one trip."""
         wanted, self._wanted = self._wanted, []
         known, sql = self._known, self._origin.sql
         all_keys = dict.fromkeys(keys)
-        all_seeks = dict.fromkeys(seeks)
+        all_runs = dict.fromkeys(runs)
         ranges: dict[Range, None] = {}
         for more in wanted:
             all_keys.update(dict.fromkeys(key for key in more.keys if not known.holds(key)))
-            all_seeks.update(dict.fromkeys(seek for seek in more.seeks if not self._is_sought(*seek)))
-            ranges.update(dict.fromkeys(Range(*each) for each in more.ranges if each[0] < each[1]))
-        alone = [seek for seek in all_seeks if statements.is_of_one_thread(*seek)]
-        ranges.update(dict.fromkeys(Range(*seek, 1) for seek in all_seeks if seek not in alone))
+            all_runs.update(dict.fromkeys(run for run in more.runs if not self._is_run(run)))
+            ranges.update(dict.fromkeys(Range(*end, True) for end in more.ends if not self._is_end(end)))
+        of_one = [run for run in all_runs if statements.is_of_one_thread(run[0], run[2])]
+        # over threads, none but the first row is ever asked for
+        ranges.update(dict.fromkeys(Range(lower, upper, 1) for lower, _, upper in all_runs.keys() - of_one))
         asked = [sql.scan(each) for each in ranges]
         if all_keys:
             asked.append(sql.get(list(all_keys)))
-        if alone:
-            asked.append(sql.seek(alone))
+        if of_one:
+            asked.append(sql.runs(of_one))
         if not asked:
             return
-        locked = [*ranges, *(Range(*seek, 1) for seek in alone)]
+        locked = [*ranges, *(Range(lower, upper, 1) for lower, _, upper in of_one)]
         results = iter(self._run(asked, keys=list(all_keys), ranges=locked))
         for each, result in zip(ranges, results, strict=False):
             self._learn_range(each, _rows(result))
@@ -176,17 +196,23 @@ class PostgresReadTransaction:
             rows = dict(_rows(next(results)))
             for key in all_keys:
                 known.add(key, key + b"\0", [(key, rows[key])] if key in rows else ())
-        if alone:
-            firsts = {to_integer(place): (key or b"", value or b"") for place, key, value in next(results)}
-            for place, (lower, upper) in enumerate(alone, 1):
-                found = firsts.get(place)
-                known.add(lower, upper if found is None else found[0] + b"\0", () if found is None else (found,))
+        if of_one:
+            self._learn_runs(of_one, next(results))
 
     def _learn_range(self, wanted: Range, rows: list[Row]) -> None:
         lower, upper = wanted.lower, wanted.upper
         if len(rows) == wanted.limit:
             lower, upper = (rows[-1][0], upper) if wanted.reverse else (lower, rows[-1][0] + b"\0")
         self._known.add(lower, upper, rows)
+
+    def _learn_runs(self, runs: list[tuple[bytes, bytes, bytes]], result: Result) -> None:
+        by_place: dict[int, list[Row]] = {}
+        for place, key, value in result:
+            by_place.setdefault(to_integer(place), []).append((key or b"", value or b""))
+        for number, (lower, last, upper) in enumerate(runs, 1):
+            rows = by_place.get(number, [])
+            ended = bool(rows) and rows[-1][0] >= last
+            self._known.add(lower, rows[-1][0] + b"\0" if ended else upper, rows)
 
     def _rows(self, wanted: Range) -> list[Row]:
         (found,) = self._run([self._origin.sql.scan(wanted)], ranges=[wanted])

@@ -4,6 +4,7 @@ Imports transaction, locks and failures. The invariant: whatever is read or writ
 so what a transaction knows stays so until it ends.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -42,7 +43,7 @@ class WritingOrigin(Origin, Protocol):
 class PostgresWriteTransaction(PostgresReadTransaction):
     """A transaction that sees its own writes, and commits them when its block ends without an error."""
 
-    __slots__ = ("_before", "_locks", "_minted", "_pending", "_sent", "_writer", "_written")
+    __slots__ = ("_before", "_counters", "_locks", "_minted", "_pending", "_sent", "_writer", "_written")
 
     _origin: WritingOrigin
 
@@ -52,6 +53,7 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         self._pending: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
+        self._counters: Counter[bytes] = Counter()
         self._minted: dict[bytes, list[int]] = {}
         self._sent = False
 
@@ -159,27 +161,25 @@ class PostgresWriteTransaction(PostgresReadTransaction):
 
     def _head(self) -> list[Statement]:
         minting: list[Statement] = []
-        for key in self._counters():
+        for key, count in self._counters.items():
             minting += [
                 statements.BEGIN_WRITING,
                 statements.COMMIT_LAZILY,  # a number is durable with the first commit that uses it
-                self._origin.sql.mint(key, 1),
+                self._origin.sql.mint(key, count),
                 statements.COMMIT,
             ]
         return [*minting, *self._origin.writing_head]
 
-    def _counters(self) -> list[bytes]:
-        return list(self._minted)
-
     def _begun(self, results: list[Result]) -> None:
-        for place, key in enumerate(self._counters()):
-            ((number,),) = results[_MINTING * place + 2]
-            self._minted[key] = [to_integer(number)]
+        for place, (key, count) in enumerate(self._counters.items()):
+            ((found,),) = results[_MINTING * place + 2]
+            first = to_integer(found)
+            self._minted[key] = list(range(first + count - 1, first - 1, -1))  # the least goes out first
 
-    def _fetch(self, keys: Sequence[bytes] = (), seeks: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def _fetch(self, keys: Sequence[bytes] = (), runs: Sequence[tuple[bytes, bytes, bytes]] = ()) -> None:
         if self._connection is None:
-            self._minted = {counter: [] for wanted in self._wanted for counter in wanted.counters}
-        super()._fetch(keys, seeks)
+            self._counters = Counter(counter for wanted in self._wanted for counter in wanted.counters)
+        super()._fetch(keys, runs)
 
     def _run(self, asked: list[Statement], *, keys: Sequence[bytes] = (), ranges: Sequence[Range] = ()) -> list[Result]:
         needed = [locks.to_look_up(key) for key in keys]
