@@ -4,8 +4,10 @@ Imports store and below. The invariant: a storage is imported only when it is op
 can't be.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike, fspath
+from typing import NamedTuple
 
 from deltastore.errors import InvalidInputError, UnavailableError
 from deltastore.log.format import check_frequency
@@ -93,13 +95,42 @@ def is_url(place: str) -> bool:
     return place.startswith(URLS)
 
 
+class Migration(NamedTuple):
+    """What was done to the tables of a store on PostgreSQL, or would be: their versions, and the statements."""
+
+    location: str
+    found: int
+    version: int
+    statements: tuple[str, ...]
+
+
+def migrate(url: str, *, schema: str | None = None, role: str | None = None, dry_run: bool = False) -> Migration:
+    """Make the tables of a store on PostgreSQL, or bring them up to date; `dry_run`: only tell how.
+
+    `role`: is given what a role needs to use the store and no more.
+    Raises FormatError, StorageError, InvalidInputError.
+    """
+    if not is_url(url):
+        raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
+    with _postgres():
+        from deltastore.storage.postgres import migrating
+    return Migration(*migrating.migrate(url, schema=schema, role=role, dry_run=dry_run))
+
+
 def _open_postgres(url: str, schema: str | None, pool_size: int | None, sync: SyncMode, create: bool) -> Storage:
-    try:
+    with _postgres():
         from deltastore.storage.postgres.storage import PostgresStorage
+    return PostgresStorage(url, schema=schema, pool_size=pool_size, sync=sync, create=create)
+
+
+@contextmanager
+def _postgres() -> Iterator[None]:
+    """Say what to install where importing shows that it is missing."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
         raise UnavailableError(
             "stores on PostgreSQL need psycopg, which isn't installed; pip install 'deltastore[postgres]'"
         ) from error
-    return PostgresStorage(url, schema=schema, pool_size=pool_size, sync=sync, create=create)

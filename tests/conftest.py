@@ -24,6 +24,17 @@ MACHINE_STEPS = {"quick": 2_000, "ci": 50_000, "deep": 1_000_000}
 STEPS_PER_EXAMPLE = 50
 UNSAFE = ("fsync=off", "full_page_writes=off", "synchronous_commit=on")
 """How the server that most tests share is run: it is never to survive a power cut."""
+ON_POSTGRES = (
+    "test_store.py",
+    "test_fencing.py",
+    "langgraph/test_conformance.py",
+    "langgraph/test_saver.py",
+    "upkeep/test_retention.py",
+    "upkeep/test_statistics.py",
+)
+"""Modules whose tests run on PostgreSQL too in the quick profile; in the others all do that open the test's store."""
+NEVER_ON_POSTGRES = ("upkeep/test_backup.py",)
+"""A server has means of its own for that."""
 _schemas = count(1)
 
 
@@ -46,6 +57,23 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(profile)
     if config.getoption("--hypothesis-seed", default=None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_quick = config.getoption("--profile") == "quick"
+    here = Path(__file__).parent
+
+    def stays(item: pytest.Item) -> bool:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None or callspec.params.get("open_store") != "postgres":
+            return True
+        module = item.path.relative_to(here).as_posix()
+        return module not in NEVER_ON_POSTGRES and (module in ON_POSTGRES or not is_quick)
+
+    gone = [item for item in items if not stays(item)]
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        items[:] = [item for item in items if stays(item)]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -18,6 +18,7 @@ CHUNKS, RECORDS, IDS, WRITES, HEADERS, NAMESPACES, STORE = "c", "r", "i", "w", "
 class Counting:
     """Counts every row that a read asks for or is given, by kind, until `clear`; and what is open now."""
 
+    remote = False
     inner: Storage
     rows: Counter[str] = field(default_factory=Counter)
     reads: int = 0

@@ -267,7 +267,7 @@ class NativeMachine(StoreMachine):
 
 
 @pytest.mark.parametrize("machine", [NativeMachine, GraphMachine])
-@pytest.mark.parametrize(("kind", "share"), [("memory", 0.5), ("lmdb", 0.5), ("postgres", 0.25)])
+@pytest.mark.parametrize(("kind", "share"), [("memory", 0.5), ("lmdb", 0.5), ("postgres", 0.1)])
 def test_any_mix_of_operations_reads_as_full_states_would(
     machine: type[StoreMachine],
     kind: str,

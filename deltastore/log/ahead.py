@@ -96,7 +96,8 @@ def bring(
     with contextlib.suppress(CorruptionError):
         found = {ulid: heads.head(view.thread, namespace.number, collected, ulid) for namespace, ulid in targets}
         for namespace, ulid in targets:
-            before = 0 if found[ulid] is not None else announcing.CHAIN_ROWS
+            before = announcing.CHAIN_ROWS if ulid == namespace.tip else announcing.EARLIER_ROWS
+            before = 0 if found[ulid] is not None else before
             announcing.records(view.tx, announcing.Known(view.thread, namespace.number), (ulid,), before)
         spans: dict[tuple[int, Span], None] = {}
         numbers: set[int] = set()

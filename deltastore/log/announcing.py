@@ -18,7 +18,9 @@ FIRST_NAMESPACE = 1
 LOOK_AHEAD = 32
 """Ids whose records are looked for together."""
 CHAIN_ROWS = 51
-"""Record rows that are looked for from a checkpoint backwards: an anchor is among them, at the default frequency."""
+"""Record rows that are looked for from the last backwards: an anchor is among them, at the default frequency."""
+EARLIER_ROWS = 8
+"""The same from an earlier checkpoint: those are packed by then, and a row may hold hundreds of records."""
 WRITE_ROWS = 8
 """Rows of pending writes that are looked for at the end of a namespace: those of the latest checkpoint, as a rule."""
 DICTIONARY_IN_USE = (keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES), 1)
@@ -77,7 +79,7 @@ def _looking(known: Known, look: Look) -> Wanted:
         ends.append((writes, keys.end_of(writes), WRITE_ROWS))
     places = sorted(records + ulid for ulid in map(ulid_of, look.named) if ulid is not None)
     if places:
-        ends.append((records, places[-1] + b"\0", CHAIN_ROWS))
+        ends.append((records, places[-1] + b"\0", EARLIER_ROWS))
     runs += [(place, place, keys.end_of(records)) for place in places]
     return Wanted(runs=[*runs, *_of_ids(known, look.named, writes=look.writes)], ends=ends)
 

@@ -7,6 +7,7 @@ Imports committing. The invariant: what is applied was prepared on what still st
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar, cast
 
@@ -57,8 +58,9 @@ def _prepared(write: Write[P, T, R], first: bool, storage: Storage, commits: Com
         recalled = write.recall() if first else None
         if recalled is not None:
             return recalled
-        with storage.read() as tx:
-            return write.prepare(tx)
+    # who waits for a server must not keep others from preparing, nor from the connection that is waited for
+    with nullcontext() if storage.remote else commits.turn, storage.read() as tx:
+        return write.prepare(tx)
 
 
 def _apply(apply: Callable[[WriteTransaction, P], T | str], prepared: P, tx: WriteTransaction) -> T | str:

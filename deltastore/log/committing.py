@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from deltastore.errors import ConflictError
+from deltastore.errors import ConflictError, UnavailableError
 from deltastore.log import names
 from deltastore.storage.port import Storage, Wanted, WriteTransaction
 
@@ -177,7 +177,8 @@ class CommitQueue:
         try:
             names.in_write(self._storage, (), run_all)
         except Exception as error:  # noqa: BLE001 - each is told below
-            if len(outcomes) == len(batch) or len(batch) == 1:  # the commit itself: it must not be tried again
+            is_lost = isinstance(error, UnavailableError) and not outcomes  # before any ran: for all alike
+            if is_lost or len(outcomes) == len(batch) or len(batch) == 1:  # the commit itself: never tried again
                 for job in batch:
                     job.settle(None, copy.copy(error))
                 return

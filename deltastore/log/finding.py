@@ -51,6 +51,9 @@ def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
     key, entry = located
     if entry.smallest is None:
         return entry.ulid
+    if view.tx.remote:
+        known = announcing.Known(view.thread, namespace.number)
+        announcing.records(view.tx, known, (entry.ulid,), announcing.EARLIER_ROWS)
     found = view.row_of(namespace.number, entry.ulid)
     if found is None:
         raise view.broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")

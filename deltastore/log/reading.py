@@ -128,7 +128,7 @@ class View:
         wanted: bytes | None = ulid
         if self.tx.remote:
             known = announcing.Known(self.thread, namespace)
-            announcing.records(self.tx, known, (ulid,), announcing.CHAIN_ROWS)
+            announcing.records(self.tx, known, (ulid,), announcing.EARLIER_ROWS)
         for held, row, place in self._down(namespace, ulid):
             if held != wanted:
                 break

@@ -168,6 +168,8 @@ class MemoryWriteTransaction(MemoryReadTransaction):
 class MemoryStorage:
     """Rows in memory, gone with the object. Thread-safe: readers never wait, writers take turns."""
 
+    remote: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self._moment: _Moment | None = _Moment([], {})
         self._turn = threading.Lock()

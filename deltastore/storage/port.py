@@ -100,6 +100,9 @@ class WriteTransaction(ReadTransaction, Protocol):
 class Storage(Protocol):
     """A place for rows. Thread-safe; transactions are not."""
 
+    remote: ClassVar[bool]
+    """What its transactions' `remote` is."""
+
     @property
     def location(self) -> str:
         """Where the rows are, for messages."""

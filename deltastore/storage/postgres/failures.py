@@ -22,12 +22,13 @@ _REMEDIES: Final = {
     "3F000": "the store's schema isn't there any more; close this handle",
     "53200": "raise max_locks_per_transaction or the server's memory, or let fewer processes write at a time",
     "53300": "all connections are in use: lower pool_size, put a pooler between, or raise max_connections",
+    "54000": "PostgreSQL keeps at most 1 GB in a row",
     "55P03": "another transaction holds a lock for longer than lock_timeout",
     "57014": "it took longer than statement_timeout, or an administrator ended it",
     "28P01": "check the password",
     "3D000": "make the database, or name another",
 }
-_FULL: Final = ("53100", "54000")
+_FULL: Final = ("53100",)
 
 
 def is_gone(error: Exception) -> bool:

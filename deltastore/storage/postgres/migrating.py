@@ -8,12 +8,16 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from deltastore.errors import FormatError, StorageError, StorePathError
-from deltastore.storage.postgres import failures, schema
-from deltastore.storage.postgres.address import Address
+from deltastore.storage.postgres import failures
+from deltastore.storage.postgres import schema as tables
+from deltastore.storage.postgres.address import Address, parse
 from deltastore.storage.postgres.arrays import integer, to_integer
 from deltastore.storage.postgres.pool import Pool
 from deltastore.storage.postgres.wire import Connection, LostError, ServerError, Statement
 
+_VERSION = Statement(b"SELECT version()::bytea")
+_WITHOUT_ADVISORY_LOCKS = (b"CockroachDB", b"YugabyteDB", b"-YB-")
+"""What tells of itself a server whose advisory locks do nothing, or that refuses them in some releases."""
 _ATTEMPTS = 20
 """How often it begins anew where others make the same tables and there is no lock to wait for."""
 _LOCK = Statement(b"SELECT pg_advisory_xact_lock($1::bigint)")
@@ -38,15 +42,15 @@ class Plan(NamedTuple):
 def plan(connection: Connection, address: Address) -> Plan:
     """Find out what is missing. Raises FormatError, StorageError."""
     found = _version(connection, address)
-    if found > schema.VERSION:
+    if found > tables.VERSION:
         raise FormatError(
-            f"the tables of {address.location} are of version {found}; this release knows version {schema.VERSION}. "
+            f"the tables of {address.location} are of version {found}; this release knows version {tables.VERSION}. "
             "Nothing was changed; open it with a newer release"
         )
     statements: list[str] = []
-    for number, step in enumerate(schema.steps(address.schema)[found:], found + 1):
-        statements += [*step, schema.recorded(address.schema, number)]
-    return Plan(found, schema.VERSION, tuple(statements))
+    for number, step in enumerate(tables.steps(address.schema)[found:], found + 1):
+        statements += [*step, tables.recorded(address.schema, number)]
+    return Plan(found, tables.VERSION, tuple(statements))
 
 
 def apply(connection: Connection, made: Plan, address: Address, *, locks: bool) -> None:
@@ -67,6 +71,34 @@ def apply(connection: Connection, made: Plan, address: Address, *, locks: bool) 
         return
 
 
+def migrate(url: str, *, schema: str | None, role: str | None, dry_run: bool) -> tuple[str, int, int, tuple[str, ...]]:
+    """Plan and, unless it is a `dry_run`, apply; return the location, both versions and the statements.
+
+    Raises FormatError, StorageError, InvalidInputError.
+    """
+    where = parse(url, schema=schema)
+    pool = Pool(where)
+    try:
+        with pool.connection() as connection:
+            made = plan(connection, where)
+            if role is not None:
+                made = made._replace(statements=(*made.statements, *tables.grants(where.schema, role)))
+            if made.statements and not dry_run:
+                apply(connection, made, where, locks=has_advisory_locks(connection, where))
+    finally:
+        pool.close()
+    return where.location, made.found, made.version, made.statements
+
+
+def has_advisory_locks(connection: Connection, address: Address) -> bool:
+    """Tell whether the server's advisory locks keep others out. Raises StorageError."""
+    try:
+        ((row,),) = connection.exchange([_VERSION])
+    except (ServerError, LostError) as error:
+        raise failures.translate(error, address.location) from error
+    return not any(name in (row[0] or b"") for name in _WITHOUT_ADVISORY_LOCKS)
+
+
 def ensure(pool: Pool, address: Address, *, create: bool, locks: bool) -> None:
     """See to it that the tables are there; one look where they are.
 
@@ -83,7 +115,7 @@ def ensure(pool: Pool, address: Address, *, create: bool, locks: bool) -> None:
 
 def _version(connection: Connection, address: Address) -> int:
     try:
-        ((row,),) = connection.exchange([Statement(schema.versions(address.schema).encode())])
+        ((row,),) = connection.exchange([Statement(tables.versions(address.schema).encode())])
     except ServerError as error:
         if error.state in _MISSING:
             return 0

@@ -6,7 +6,7 @@ Imports the modules beside it. The invariant: a handle holds connections, and no
 import os
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from deltastore.errors import InvalidInputError, StorageError
 from deltastore.storage.port import SyncMode
@@ -21,9 +21,7 @@ from deltastore.storage.postgres.writing import PostgresWriteTransaction
 if TYPE_CHECKING:
     from deltastore.storage.info import StorageInfo
 
-_PROBE = Statement(b"SELECT version()::bytea, current_setting('synchronous_commit')::bytea")
-_WITHOUT_ADVISORY_LOCKS = (b"CockroachDB", b"YugabyteDB", b"-YB-")
-"""What tells of itself a server whose advisory locks do nothing, or that refuses them in some releases."""
+_DURABLE = Statement(b"SELECT current_setting('synchronous_commit')::bytea")
 
 
 class PostgresStorage:
@@ -32,6 +30,8 @@ class PostgresStorage:
     A write transaction's locks end with it, and nothing rests on the state of a session: so a pooler that lends its
     connections for a transaction at a time may stand between.
     """
+
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -54,14 +54,15 @@ class PostgresStorage:
         self.sql = Statements(where.schema)
         self.pool = Pool(where)
         try:
-            has_locks, is_durable = self._probe()
+            with self.pool.connection() as connection:
+                has_locks = migrating.has_advisory_locks(connection, where)
             locking = where.locking or ("advisory" if has_locks else "serializable")
             self.salt = where.schema.encode() + b"\0" if locking == "advisory" else None
             begin = statements.BEGIN_SERIALIZABLE if self.salt is None else statements.BEGIN_WRITING
             self.writing_head = [begin]
             if sync == "none":
                 self.writing_head.append(statements.COMMIT_LAZILY)
-            elif not is_durable:
+            elif self._ask(_DURABLE)[0][0] == b"off":
                 self.writing_head.append(statements.COMMIT_DURABLY)
             migrating.ensure(self.pool, where, create=create, locks=has_locks)
         except BaseException:
@@ -108,11 +109,6 @@ class PostgresStorage:
     def end_writing(self) -> None:
         """Note that it isn't any more."""
         self._writers.discard((os.getpid(), threading.get_ident()))
-
-    def _probe(self) -> tuple[bool, bool]:
-        """Tell whether the server has advisory locks, and whether its commits are durable unless told otherwise."""
-        ((version, commits),) = self._ask(_PROBE)
-        return not any(name in (version or b"") for name in _WITHOUT_ADVISORY_LOCKS), commits != b"off"
 
     def _ask(self, statement: Statement) -> list[tuple[bytes | None, ...]]:
         with self.pool.connection() as connection:

@@ -72,7 +72,7 @@ class Connection:
         try:
             self._send(statements)
             while self._unanswered > 1:
-                self._receive()
+                self._receive_posted()
             results = self._receive()
         except psycopg.OperationalError as error:
             raise LostError(_text(error)) from error
@@ -104,6 +104,14 @@ class Connection:
         self._unanswered += 1
         while self._libpq.flush():
             self._wait(select.POLLIN | select.POLLOUT)
+
+    def _receive_posted(self) -> None:
+        """Take in the answer to what was posted; a refusal says nothing of what came after it."""
+        try:
+            self._receive()
+        except ServerError:
+            if self._libpq.status != pq.ConnStatus.OK:
+                raise
 
     def _receive(self) -> list[Result]:
         """Take in the answers up to the next synchronization."""
