@@ -5,7 +5,7 @@ Imports the errors and psycopg's parser. Pure.
 
 import re
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -41,18 +41,14 @@ class Address(NamedTuple):
     pool_size: int
     locking: str | None
 
-    def for_psql(self) -> dict[str, str]:
-        """Return the parameters without those that we add."""
-        return {name: value for name, value in self.parameters.items() if _DEFAULTS.get(name) != value}
-
 
 def parse(url: str, *, schema: str | None = None, pool_size: int | None = None) -> Address:
     """Take a URL apart; what is given beside it comes before what it says. Raises InvalidInputError."""
     try:
-        parts = urlsplit(url)
-        said = dict(parse_qsl(parts.query, keep_blank_values=True))
-        ours = {name: said.pop(name) for name in _OURS if name in said}
-        bare = urlunsplit(parts._replace(query=urlencode(said, quote_via=quote)))
+        base, _, query = url.partition("?")
+        said = dict(part.partition("=")[::2] for part in query.split("&") if part)
+        ours = {name: unquote(said.pop(name)) for name in _OURS if name in said}
+        bare = base + "?" + "&".join(f"{name}={value}" for name, value in said.items())
         parameters = {name: str(value) for name, value in conninfo_to_dict(bare).items() if value is not None}
     except (ValueError, psycopg.ProgrammingError) as error:
         raise InvalidInputError(
@@ -70,7 +66,7 @@ def parse(url: str, *, schema: str | None = None, pool_size: int | None = None) 
     locking = ours.get("locking")
     if locking is not None and locking not in LOCKING:
         raise InvalidInputError(f"locking is {locking!r}; expected {' or '.join(LOCKING)}")
-    return Address(_DEFAULTS | parameters, _location(parts.scheme, parameters, schema), schema, size, locking)
+    return Address(_DEFAULTS | parameters, _location(parameters, schema), schema, size, locking)
 
 
 def _number(text: str) -> int:
@@ -80,10 +76,10 @@ def _number(text: str) -> int:
         return 0
 
 
-def _location(scheme: str, parameters: dict[str, str], schema: str) -> str:
+def _location(parameters: dict[str, str], schema: str) -> str:
     user = quote(parameters["user"]) + "@" if "user" in parameters else ""
     hosts = parameters.get("host", "").split(",")
     ports = parameters.get("port", "").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     places = [quote(host, safe="") + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=False)]
-    return f"{scheme}://{user}{','.join(places)}/{parameters.get('dbname', '')}?schema={schema}"
+    return f"postgresql://{user}{','.join(places)}/{parameters.get('dbname', '')}?schema={schema}"

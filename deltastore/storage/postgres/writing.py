@@ -212,21 +212,31 @@ class PostgresWriteTransaction(PostgresReadTransaction):
     # --- a commit whose answer was lost
 
     def _resolve(self, error: Exception) -> None:
-        """Find out whether it happened: return, or raise RetryTransaction, CommitUnknownError."""
-        changed = {key: value for key, value in self._before.items() if value != self._written[key]}
-        unknown = CommitUnknownError(
+        """Find out whether it happened: return, or raise RetryTransaction, CommitUnknownError.
+
+        It did where a row is as it was to be, and wasn't before; rows that were put without a look are new ones.
+        It didn't where all that was seen before is still so.
+        """
+        before, written = self._before, self._written
+        changed = [key for key, value in written.items() if key not in before or before[key] != value]
+        put = [key for key in changed if written[key] is not None]
+        try:
+            now = self._look(changed)
+        except (DeltastoreError, ServerError, LostError) as failure:
+            raise self._unknown(error) from failure
+        if any(now.get(key) == written[key] for key in put) or not (put or now):
+            return
+        is_ended = self._locks is not None  # else the server may still be about to commit
+        seen = [key for key in changed if key in before]
+        if is_ended and seen and all(now.get(key) == before[key] for key in seen):
+            raise RetryTransaction(f"{self._origin.location}: {error}; nothing was written, try again") from error
+        raise self._unknown(error) from error
+
+    def _unknown(self, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
             f"{self._origin.location}: the connection was lost while a commit was under way ({error}), and what is "
             "stored doesn't tell whether it happened; read before you write again"
         )
-        try:
-            now = self._look(list(changed))
-        except (DeltastoreError, ServerError, LostError) as failure:
-            raise unknown from failure
-        if any(now.get(key) == self._written[key] for key in changed):
-            return
-        if changed and self._locks is not None and all(now.get(key) == value for key, value in changed.items()):
-            raise RetryTransaction(f"{self._origin.location}: {error}; nothing was written, try again") from error
-        raise unknown from error
 
     def _look(self, keys: list[bytes]) -> dict[bytes, bytes]:
         """Return rows as they are once the server has ended the transaction: it holds its locks until then."""
