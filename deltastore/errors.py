@@ -19,6 +19,7 @@
     │   ├── UnfinishedCopyError             a store was copied there in part: go on with that copy
     │   ├── SyncModeError                   open in this process with a weaker sync mode
     │   ├── StoreFullError                  no room left; reading goes on
+    │   ├── CommitUnknownError              the connection broke in a commit: read, then decide
     │   └── StorageError                    the engine or the operating system refused
     ├── MismatchError                       stored by something that isn't at hand: install or register it
     │   ├── FormatError                     another format version
@@ -157,6 +158,15 @@ class StoreFullError(UnavailableError):
     """There is no room for the write; what is stored stays readable."""
 
     code = "store-full"
+
+
+class CommitUnknownError(UnavailableError):
+    """The connection to the server was lost while it committed, and nothing tells whether it did.
+
+    What was to be written is stored wholly or not at all: read, then decide.
+    """
+
+    code = "commit-unknown"
 
 
 class StorageError(UnavailableError):

@@ -1,12 +1,15 @@
-"""Opening a store by its path: which storage stands behind it.
+"""Opening a store by its path or URL: which storage stands behind it.
 
 Imports store and below. The invariant: a storage is imported only when it is opened, and closed again where the store
 can't be.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike, fspath
+from typing import NamedTuple
 
+from deltastore.errors import InvalidInputError, UnavailableError
 from deltastore.log.format import check_frequency
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.reducers import Reducer
@@ -15,6 +18,8 @@ from deltastore.store import Store
 
 MEMORY = ":memory:"
 """The path of a store that lives in this process only, for tests and trials."""
+URLS = ("postgresql://", "postgres://")
+"""What the URL of a store on PostgreSQL begins with."""
 
 
 def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
@@ -27,19 +32,24 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
     reducers: Iterable[Reducer] = (),
     channels: Mapping[str, str] | None = None,
     create: bool = True,
+    schema: str | None = None,
+    pool_size: int | None = None,
 ) -> Store:
-    """Open the store in a directory, making it if there is none; its parent directory must exist.
+    """Open the store in a directory, making it if there is none; its parent directory must exist. Or on a PostgreSQL
+    server, by a URL as `postgresql://user@host/database`, making its tables if there are none.
 
     `snapshot_frequency`: checkpoints from one anchor to the next, kept as the store's own when it is made (default 50),
     else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads and
     packs. `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by
-    name: replace, append, merge, upsert, or yours. `create=False`: a path without a store is an error.
+    name: replace, append, merge, upsert, or yours. `create=False`: a path without a store is an error. `schema` and
+    `pool_size` are PostgreSQL's: where the tables stand (default "deltastore"), and how many connections the handle
+    opens at most (default 8).
 
-    Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+    Raises StorePathError, SyncModeError, StorageError, FormatError, CorruptionError, InvalidInputError.
     """
     if snapshot_frequency is not None:
         check_frequency(snapshot_frequency)  # before anything is made
-    storage = open_storage(path, sync=sync, max_bytes=max_bytes, create=create)
+    storage = open_storage(path, sync=sync, max_bytes=max_bytes, create=create, schema=schema, pool_size=pool_size)
     try:
         return Store(
             storage,
@@ -54,13 +64,73 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
 
 
 def open_storage(
-    path: str | PathLike[str], *, sync: SyncMode = "full", max_bytes: int | None = None, create: bool = True
+    path: str | PathLike[str],
+    *,
+    sync: SyncMode = "full",
+    max_bytes: int | None = None,
+    create: bool = True,
+    schema: str | None = None,
+    pool_size: int | None = None,
 ) -> Storage:
-    """Return the storage behind a path; `":memory:"` is one that lives in this process only."""
-    if fspath(path) == MEMORY:
+    """Return the storage behind a path or URL; `":memory:"` is one that lives in this process only."""
+    place = fspath(path)
+    if is_url(place):
+        if max_bytes is not None:
+            raise InvalidInputError("max_bytes is for stores in a directory; limit a database on its server")
+        return _open_postgres(place, schema, pool_size, sync, create)
+    for name, value in (("schema", schema), ("pool_size", pool_size)):
+        if value is not None:
+            raise InvalidInputError(f"{name} is for stores on PostgreSQL, and {place!r} isn't its URL; leave it out")
+    if place == MEMORY:
         from deltastore.storage.memory import MemoryStorage
 
         return MemoryStorage()
     from deltastore.storage.lmdb import LmdbStorage
 
     return LmdbStorage(path, sync=sync, max_bytes=max_bytes, create=create)
+
+
+def is_url(place: str) -> bool:
+    """Tell whether this is the URL of a store on PostgreSQL, rather than a path."""
+    return place.startswith(URLS)
+
+
+class Migration(NamedTuple):
+    """What was done to the tables of a store on PostgreSQL, or would be: their versions, and the statements."""
+
+    location: str
+    found: int
+    version: int
+    statements: tuple[str, ...]
+
+
+def migrate(url: str, *, schema: str | None = None, role: str | None = None, dry_run: bool = False) -> Migration:
+    """Make the tables of a store on PostgreSQL, or bring them up to date; `dry_run`: only tell how.
+
+    `role`: is given what a role needs to use the store and no more.
+    Raises FormatError, StorageError, InvalidInputError.
+    """
+    if not is_url(url):
+        raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
+    with _postgres():
+        from deltastore.storage.postgres import migrating
+    return Migration(*migrating.migrate(url, schema=schema, role=role, dry_run=dry_run))
+
+
+def _open_postgres(url: str, schema: str | None, pool_size: int | None, sync: SyncMode, create: bool) -> Storage:
+    with _postgres():
+        from deltastore.storage.postgres.storage import PostgresStorage
+    return PostgresStorage(url, schema=schema, pool_size=pool_size, sync=sync, create=create)
+
+
+@contextmanager
+def _postgres() -> Iterator[None]:
+    """Say what to install where importing shows that it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise UnavailableError(
+            "stores on PostgreSQL need psycopg, which isn't installed; pip install 'deltastore[postgres]'"
+        ) from error

@@ -347,11 +347,12 @@ class Thread:
     def _history(self, limit: int | None, before: str | None) -> Iterator[Checkpoint]:
         left = limit
         while left is None or left > 0:
-            page = self._log.page(self.name, self.namespace, before, PAGE if left is None else min(PAGE, left))
-            if not page:
-                return
+            size = PAGE if left is None else min(PAGE, left)
+            page = self._log.page(self.name, self.namespace, before, size)
             for entry in page:
                 yield self._checkpoint(entry)
+            if len(page) < size:
+                return
             before = page[-1].id
             if left is not None:
                 left -= len(page)

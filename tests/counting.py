@@ -18,6 +18,7 @@ CHUNKS, RECORDS, IDS, WRITES, HEADERS, NAMESPACES, STORE = "c", "r", "i", "w", "
 class Counting:
     """Counts every row that a read asks for or is given, by kind, until `clear`; and what is open now."""
 
+    remote = False
     inner: Storage
     rows: Counter[str] = field(default_factory=Counter)
     reads: int = 0
@@ -77,6 +78,14 @@ class _CountingReads:
     def seek_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes] | None]:
         self._rows.update(_kind(lower) for lower, _ in ranges)
         return self._tx.seek_many(ranges)
+
+    remote = False
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        return self._tx.measure_many(ranges)
+
+    def following(self, key: bytes) -> int:
+        return self._tx.following(key)
 
     def measure(self, lower: bytes, upper: bytes) -> tuple[int, int]:
         return self._tx.measure(lower, upper)  # reads no row

@@ -145,21 +145,21 @@ def run_all(*jobs: Job) -> Fleet:
     return fleet
 
 
-def crews(path: Path, front: str, *, processes: int, **options: Any) -> list[Job]:
+def crews(path: Path | str, front: str, *, processes: int, **options: Any) -> list[Job]:
     return [Job(str(path), front, process, **options) for process in range(processes)]
 
 
 # --- the judgement ----------------------------------------------------------------------------
 
 
-def judge(path: Path, front: str, fleet: Fleet) -> int:
+def judge(path: Path | str, front: str, fleet: Fleet) -> int:
     """Compare all that the store holds with what was acknowledged; return how many checkpoints there are."""
     count = _judge_native(path, fleet) if front == "native" else _judge_saver(path, fleet)
     assert len(fleet.acknowledged) <= count <= len(fleet.acknowledged) + fleet.unfinished
     return count
 
 
-def _judge_native(path: Path, fleet: Fleet) -> int:
+def _judge_native(path: Path | str, fleet: Fleet) -> int:
     with deltastore.open(path, create=False) as store:
         assert check(store).ok
         assert store.info().readers == 0
@@ -183,7 +183,7 @@ def _judge_native(path: Path, fleet: Fleet) -> int:
         return count
 
 
-def _judge_saver(path: Path, fleet: Fleet) -> int:
+def _judge_saver(path: Path | str, fleet: Fleet) -> int:
     with DeltaSaver.from_path(path) as saver:
         assert check(saver.store).ok
         assert saver.store.info().readers == 0

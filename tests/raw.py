@@ -71,6 +71,7 @@ def everything(store: Store) -> dict[str, dict[str, tuple[Any, ...]]]:
 class Interrupted:
     """A storage in which something happens once: just after a snapshot was taken, or in place of a commit."""
 
+    remote = False
     inner: Storage
     after_snapshot: list[Callable[[], object]] = field(default_factory=list)
     retries: int = 0

@@ -1,5 +1,6 @@
 """What every machine does: open a store through two handles, reopen them, and check all at the end."""
 
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,12 +26,15 @@ class StoreMachine(RuleBasedStateMachine):
     """Two handles on one store; after each step `check` must find nothing."""
 
     kind = "memory"
+    server = ""
+    """The URL of the server, for machines on PostgreSQL: each example has a schema of its own."""
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="deltastore-machine-"))
         self.memory = MemoryStorage()
+        self.url = f"{self.server}?schema=m{secrets.token_hex(8)}"
         self.handles: list[Store] = []
 
     @initialize(first=st.integers(1, 7), second=st.integers(1, 7))
@@ -40,6 +44,8 @@ class StoreMachine(RuleBasedStateMachine):
     def _open(self, frequency: int) -> Store:
         if self.kind == "memory":
             return Store(self.memory, snapshot_frequency=frequency, **self.options)
+        if self.kind == "postgres":
+            return deltastore.open(self.url, snapshot_frequency=frequency, **self.options)
         return deltastore.open(self.folder / "store.ds", sync="none", snapshot_frequency=frequency, **self.options)
 
     def handle(self, pick: int) -> Store:
@@ -47,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, frequency=st.integers(1, 7))
     def reopen(self, pick: int, frequency: int) -> None:
-        if self.kind == "lmdb":
+        if self.kind != "memory":
             self.handle(pick).close()
         self.handles[pick % 2] = self._open(frequency)
 
@@ -64,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def shrink(self, pick: int) -> None:
-        if not isinstance(self.handle(pick).log.storage, MemoryStorage):
+        if self.kind == "lmdb":
             shrink(self.handle(pick))
 
     @invariant()
@@ -118,9 +124,10 @@ def run(
     """Run a machine on one storage, for its share of the profile's steps: half of them, for there are two storages."""
     for module, name, value in SMALL_PACKS:
         monkeypatch.setattr(module, name, value)
+    server = request.getfixturevalue("postgres").url if kind == "postgres" else ""
     steps = int(MACHINE_STEPS[request.config.getoption("--profile")] * share)
     run_state_machine_as_test(
-        type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind}),
+        type(f"{machine.__name__}On{kind}", (machine,), {"kind": kind, "server": server}),
         settings=settings(
             max_examples=steps // STEPS_PER_EXAMPLE,
             stateful_step_count=STEPS_PER_EXAMPLE,

@@ -30,6 +30,7 @@ WAIT = 60
 class Counted:
     """A storage that counts commits, and holds the first one until as many writers wait as a test wants."""
 
+    remote = False
     inner: Storage
     commits: int = 0
     hold: Callable[[], None] | None = None

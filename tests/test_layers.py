@@ -44,6 +44,7 @@ LAYERS: dict[str, set[str]] = {
 
 LIBRARIES: dict[str, set[str]] = {
     "lmdb": {"storage"},
+    "psycopg": {"storage"},
     "ormsgpack": {"codec", "log", "store", "upkeep", "langgraph"},
     "xxhash": {"storage", "codec"},
     "zstandard": {"codec"},
@@ -55,7 +56,7 @@ LIBRARIES: dict[str, set[str]] = {
 }
 """The layers that may import each library; one that isn't here is a dependency that nobody decided on."""
 
-OPTIONAL = ("langchain", "langchain_core", "langgraph", "langsmith", "rich", "typer")
+OPTIONAL = ("langchain", "langchain_core", "langgraph", "langsmith", "psycopg", "rich", "typer")
 
 
 class Import(NamedTuple):

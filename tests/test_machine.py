@@ -267,8 +267,12 @@ class NativeMachine(StoreMachine):
 
 
 @pytest.mark.parametrize("machine", [NativeMachine, GraphMachine])
-@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+@pytest.mark.parametrize(("kind", "share"), [("memory", 0.5), ("lmdb", 0.5), ("postgres", 0.1)])
 def test_any_mix_of_operations_reads_as_full_states_would(
-    machine: type[StoreMachine], kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    machine: type[StoreMachine],
+    kind: str,
+    share: float,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run(machine, kind, request, monkeypatch)
+    run(machine, kind, request, monkeypatch, share=share)

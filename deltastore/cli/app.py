@@ -26,6 +26,7 @@ from deltastore.cli.commands import (
     load,
     log,
     maintain,
+    migrate,
     retain,
     show,
     stats,
@@ -54,6 +55,7 @@ COMMANDS: dict[str, ModuleType] = {
     "backup": backup,
     "dump": dump,
     "load": load,
+    "migrate": migrate,
 }
 """In the order of the help."""
 

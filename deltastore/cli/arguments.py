@@ -18,7 +18,9 @@ def _set_debug(context: typer.Context, wanted: bool) -> bool:
     return wanted
 
 
-StorePath = Annotated[str, typer.Argument(metavar="PATH", help="The directory of the store.", show_default=False)]
+StorePath = Annotated[
+    str, typer.Argument(metavar="STORE", help="The store's directory, or its URL.", show_default=False)
+]
 ThreadName = Annotated[
     str,
     typer.Argument(metavar="THREAD", help="A thread, by its name, or as `threads` shows it.", show_default=False),

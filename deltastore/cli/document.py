@@ -24,8 +24,8 @@ Made by `python -m deltastore.cli.document` of the commands themselves.
 `pip install 'deltastore[cli]'` brings `{NAME}`; `python -m deltastore` is the same. `{NAME} --install-completion`
 sets up completion in your shell, `{NAME} --version` tells the version.
 
-- Every command takes the store's directory first. None but `load` makes a store there; `copy` and
-  `backup` make one at the place that they are given second.
+- Every command takes the store first: its directory, or the URL of one [on PostgreSQL](postgres.md). None but `load`
+  and `migrate` makes a store there; `copy` and `backup` make one at the place that they are given second.
 - Nothing of yours is imported or run: objects are shown by the names of their classes, and their fields.
 - `--json` gives one JSON document, whose keys stay; other output is for people, and may change. `--debug` adds to an
   error where in the program it came from. Errors are one line on standard error.

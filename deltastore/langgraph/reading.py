@@ -188,13 +188,15 @@ class ReadingSaver(SaverBase):
         self, thread: str, namespace: str, limit: int | None, before: str | None
     ) -> Iterator[terms.Checkpoint]:
         left = limit
-        while page := self._log.page(
-            thread, namespace, before, min(HISTORY_PAGE, HISTORY_PAGE if left is None else left)
-        ):
+        while left != 0:
+            size = HISTORY_PAGE if left is None else min(HISTORY_PAGE, left)
+            page = self._log.page(thread, namespace, before, size)
             for entry in page:
                 metadata = self._codec.decode(entry.record.metadata)
                 created = terms.when(entry.record.time_ms)
                 yield terms.Checkpoint(entry.id, thread, namespace, entry.parent_id, created, metadata)
+            if len(page) < size:
+                return
             before, left = page[-1].id, None if left is None else left - len(page)
 
     async def ahistory(
@@ -274,4 +276,6 @@ class ReadingSaver(SaverBase):
         size = first
         while page := self._log.page(thread, namespace, before, size):
             yield from page
+            if len(page) < size:
+                return
             before, size = page[-1].id, PAGE

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from deltastore.errors import InvalidInputError
 from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.keeping import KeepingSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
+from deltastore.opening import is_url
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 
@@ -46,13 +48,22 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         retention: "Retention | None" = None,
         sync: SyncMode = "full",
         cache_bytes: int = DEFAULT_CACHE_BYTES,
+        schema: str | None = None,
+        pool_size: int | None = None,
     ) -> Self:
-        """Open the store in a directory, making it if there is none; closing the saver closes it.
+        """Open the store in a directory or behind a URL, making it if there is none; closing the saver closes it.
 
-        `snapshot_frequency`, `sync` and `cache_bytes` are those of `deltastore.open`, the others those of the class.
-        Raises StorePathError, SyncModeError, FormatError, CorruptionError, InvalidInputError.
+        `snapshot_frequency`, `sync`, `cache_bytes`, `schema` and `pool_size` are those of `deltastore.open`, the others
+        those of the class. Raises what `deltastore.open` does.
         """
-        store = open_store(path, snapshot_frequency=snapshot_frequency, sync=sync, cache_bytes=cache_bytes)
+        store = open_store(
+            path,
+            snapshot_frequency=snapshot_frequency,
+            sync=sync,
+            cache_bytes=cache_bytes,
+            schema=schema,
+            pool_size=pool_size,
+        )
         try:
             saver = cls(store, serde=serde, strict=strict, validate=validate, fenced=fenced, retention=retention)
         except BaseException:
@@ -60,6 +71,16 @@ class DeltaSaver(SavingSaver, KeepingSaver):
             raise
         saver._owns_store = True
         return saver
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Open the store on a PostgreSQL server, by a URL as `postgresql://user@host/database`.
+
+        Options and errors are those of `from_path`; only a URL is taken.
+        """
+        if not is_url(url):
+            raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
+        return cls.from_path(url, **options)
 
     def close(self) -> None:
         """End what runs in the background, and close the store if `from_path` opened it. Closing twice is harmless."""

@@ -7,12 +7,13 @@ Imports committing. The invariant: what is applied was prepared on what still st
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from deltastore.errors import ContentionError
 from deltastore.log.committing import CommitQueue
-from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTransaction
 
 MAX_ATTEMPTS = 100
 """How often a write is prepared anew while others write to the same thread."""
@@ -27,7 +28,8 @@ R = TypeVar("R")
 class Write(NamedTuple, Generic[P, T, R]):
     """How to prepare a write, to apply it (a text says why it must be prepared again), and what to do at the end.
 
-    `recall` prepares by what is in memory, or returns None where that isn't enough.
+    `recall` prepares by what is in memory, or returns None where that isn't enough. `wanted`: what `apply` looks at,
+    asked for only where the storage is far away.
     """
 
     thread: str
@@ -35,6 +37,7 @@ class Write(NamedTuple, Generic[P, T, R]):
     prepare: Callable[[ReadTransaction], P]
     apply: Callable[[WriteTransaction, P], T | str]
     end: Callable[[P, T], R]
+    wanted: Callable[[P], Wanted]
 
 
 def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
@@ -42,7 +45,7 @@ def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     reason = ""
     for attempt in range(MAX_ATTEMPTS):
         prepared = _prepared(write, attempt == 0, storage, commits)
-        outcome = commits.run(partial(_apply, write.apply, prepared))
+        outcome = commits.run(partial(_apply, write.apply, prepared), partial(write.wanted, prepared))
         if not isinstance(outcome, str):
             return write.end(prepared, outcome)
         reason = outcome
@@ -55,8 +58,9 @@ def _prepared(write: Write[P, T, R], first: bool, storage: Storage, commits: Com
         recalled = write.recall() if first else None
         if recalled is not None:
             return recalled
-        with storage.read() as tx:
-            return write.prepare(tx)
+    # who waits for a server must not keep others from preparing, nor from the connection that is waited for
+    with nullcontext() if storage.remote else commits.turn, storage.read() as tx:
+        return write.prepare(tx)
 
 
 def _apply(apply: Callable[[WriteTransaction, P], T | str], prepared: P, tx: WriteTransaction) -> T | str:
@@ -122,7 +126,8 @@ class Pool:
             else:
                 future.set_exception(_contention(write.thread, outcome))
 
-        self._commits.submit(partial(_apply, write.apply, prepared), done, self._call)
+        work, wanted = partial(_apply, write.apply, prepared), partial(write.wanted, prepared)
+        self._commits.submit(work, done, self._call, wanted)
 
     def _call(self, function: Callable[[], None]) -> None:
         """Have a function called by a thread of the pool, or at once where none is left."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from deltastore.errors import ConflictError
+from deltastore.errors import ConflictError, UnavailableError
 from deltastore.log import names
-from deltastore.storage.port import Storage, WriteTransaction
+from deltastore.storage.port import Storage, Wanted, WriteTransaction
 
 MAX_BATCH = 256
 """How many writers share a commit at most: a transaction's dirty pages are in memory."""
@@ -28,10 +28,13 @@ _WAITING, _LEADS, _DONE = range(3)
 class _Job:
     """One writer's work, and what wakes its thread, or calls back where no thread waits."""
 
-    __slots__ = ("error", "outcome", "state", "wake", "work")
+    __slots__ = ("error", "outcome", "state", "wake", "wanted", "work")
 
-    def __init__(self, work: Callable[[WriteTransaction], Any], wake: Callable[["_Job"], None]) -> None:
+    def __init__(
+        self, work: Callable[[WriteTransaction], Any], wake: Callable[["_Job"], None], wanted: Callable[[], Wanted]
+    ) -> None:
         self.work = work
+        self.wanted = wanted
         self.outcome: Any = None
         self.error: BaseException | None = None
         self.state = _WAITING
@@ -69,15 +72,16 @@ class CommitQueue:
         self.works = 0
         self.largest = 0
 
-    def run(self, work: Callable[[WriteTransaction], T]) -> T:
+    def run(self, work: Callable[[WriteTransaction], T], wanted: Callable[[], Wanted] = Wanted) -> T:
         """Run a work in a write transaction that others may share, and return its outcome once that is committed.
 
+        `wanted` says what it looks at, where the storage is far away: all of a batch comes in one trip.
         It must write nothing before it raises one of `REFUSALS`, or returns an outcome that means that it refuses; it
         may be run several times, and only the last run counts. Raises what it raises, StoreFullError, StorageError.
         """
         turn = threading.Lock()
         turn.acquire()
-        job = _Job(work, lambda _: turn.release())
+        job = _Job(work, lambda _: turn.release(), wanted)
         try:
             leads = self._enqueue(job)
             if not leads:
@@ -96,6 +100,7 @@ class CommitQueue:
         work: Callable[[WriteTransaction], T],
         done: Callable[[T | None, BaseException | None], None],
         in_pool: Callable[[Callable[[], None]], None],
+        wanted: Callable[[], Wanted] = Wanted,
     ) -> None:
         """Queue a work as `run` does, without a thread that waits; `done` is told its outcome, or its error.
 
@@ -109,7 +114,7 @@ class CommitQueue:
             else:
                 done(job.outcome, job.error)
 
-        if self._enqueue(_Job(work, wake)):
+        if self._enqueue(_Job(work, wake, wanted)):
             self._lead()
 
     def _enqueue(self, job: _Job) -> bool:
@@ -158,6 +163,10 @@ class CommitQueue:
 
         def run_all(tx: WriteTransaction) -> None:
             outcomes.clear()  # the storage may run this again
+            if tx.remote:
+                for job in batch:
+                    tx.prefetch(job.wanted())
+                tx.prefetch(Wanted(), now=True)  # before others are kept from preparing: this may wait for locks
             with self.turn:
                 for job in batch:
                     try:
@@ -168,7 +177,8 @@ class CommitQueue:
         try:
             names.in_write(self._storage, (), run_all)
         except Exception as error:  # noqa: BLE001 - each is told below
-            if len(outcomes) == len(batch) or len(batch) == 1:  # the commit itself: it must not be tried again
+            is_lost = isinstance(error, UnavailableError) and not outcomes  # before any ran: for all alike
+            if is_lost or len(outcomes) == len(batch) or len(batch) == 1:  # the commit itself: never tried again
                 for job in batch:
                     job.settle(None, copy.copy(error))
                 return

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
 from deltastore.log import (
+    ahead,
+    announcing,
     attempts,
     dictionaries,
     finding,
@@ -26,6 +28,7 @@ from deltastore.log import (
     rowcache,
     rows,
 )
+from deltastore.log.announcing import Look
 from deltastore.log.attempts import Pool, Write
 from deltastore.log.committing import CommitQueue
 from deltastore.log.format import check_frequency, open_format
@@ -187,6 +190,7 @@ class Log:
             lambda tx: putting.prepare(tx, put, self._context),
             lambda tx, made: putting.apply(tx, made, self.now_ms()),
             end,
+            putting.wanted_by,
         )
 
     def _put_writes(self, put: pending.PutWrites) -> Write[pending.PreparedWrites, pending.AppliedWrites | None, None]:
@@ -204,6 +208,7 @@ class Log:
             lambda tx: pending.prepare(tx, put, channels, heads),
             lambda tx, made: pending.apply(tx, made, self.now_ms()),
             end,
+            pending.wanted_by,
         )
 
     def cached_head(self, thread: str, namespace: str) -> Head | None:
@@ -247,6 +252,8 @@ class Log:
         """
         started = time.perf_counter()
         with self.storage.read() as tx:
+            if tx.remote:
+                ahead.read(tx, self.heads, thread, namespace, id_, with_writes=with_writes)
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return None
@@ -272,6 +279,8 @@ class Log:
         What they share is read once. None stands for one that isn't there. Raises as `read` does.
         """
         with self.storage.read() as tx:
+            if tx.remote:
+                ahead.read_many(tx, self.heads, self.registry, self._view, thread, ids)
             located = {namespace: finding.find_namespace(tx, thread, namespace) for namespace, _ in ids}
             view: View | None = None
             out: list[Reading | None] = []
@@ -309,12 +318,15 @@ class Log:
     def writes(self, thread: str, namespace: str, id_: str, *, task: str | None = None) -> list[WriteLoaded]:
         """Return the pending writes of a checkpoint id, or of one of its tasks, in the order (path, task, idx)."""
         with self.storage.read() as tx:
+            if tx.remote:
+                ahead.look(tx, self.heads, thread, namespace, Look(writes=True, named=(id_,)))
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
             number, _, found = located
             view = self._view(tx, number, thread)
             tasks = finding.tasks(view, found, id_)
+            view.bring(rows.spans_of(tasks))
             if task is not None:
                 tasks = {task: tasks[task]} if task in tasks else {}
             return loading.load_writes(view, self.registry, tasks)
@@ -330,6 +342,8 @@ class Log:
         from deltastore.log import walking  # only graphs with delta channels ask for it
 
         with self.storage.read() as tx:
+            if tx.remote:
+                ahead.walk(tx, self.heads, thread, namespace, id_, channels)
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 known = finding.find_thread(tx, thread)
@@ -357,6 +371,7 @@ class Log:
             numbers = {name: names.find(tx, keys.CHANNEL, keys.encode_name(name)) for name in channels}
             asked = {number for number in numbers.values() if number is not None}
             walked = {} if ulid is None else walking.walk(view, found, ulid, asked)
+            view.bring(walking.spans_of(walked))
             out: dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]] = {}
             for name, channel in numbers.items():
                 history = walked.get(channel or 0, walking.Walked())
@@ -381,6 +396,9 @@ class Log:
     def page(self, thread: str, namespace: str, before: str | None, limit: int) -> list[Entry]:
         """Return up to `limit` checkpoints with ids below `before`, the greatest id first, without values."""
         with self.storage.read() as tx:
+            if tx.remote:
+                count = max(limit + 1, announcing.LOOK_AHEAD)
+                ahead.look(tx, self.heads, thread, namespace, Look(count, count, before=before))
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
@@ -391,6 +409,8 @@ class Log:
                 if len(out) >= limit:
                     break
                 out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
+            if tx.remote:
+                self._remember(tx, thread, namespace, located)
             return out
 
     def forks(self, thread: str, namespace: str) -> "list[Fork]":
@@ -406,6 +426,8 @@ class Log:
     def entry(self, thread: str, namespace: str, id_: str) -> Entry | None:
         """Return one checkpoint without values, or None."""
         with self.storage.read() as tx:
+            if tx.remote:
+                ahead.look(tx, self.heads, thread, namespace, Look(named=(id_,)))
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return None

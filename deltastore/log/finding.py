@@ -4,16 +4,18 @@ Imports reading, keys and rows. The invariant: an id that packing moved into a p
 by-id row that leads nowhere raises.
 """
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 
 from deltastore import ulid as ulids
 from deltastore.codec.primitives import unseal
 from deltastore.codec.records import Record
-from deltastore.errors import ChecksumError, InvalidIdError
-from deltastore.log import keys, names, rows
+from deltastore.errors import ChecksumError, CorruptionError, InvalidIdError
+from deltastore.log import announcing, keys, names, rows
 from deltastore.log.reading import View
-from deltastore.storage.port import ReadTransaction
+from deltastore.storage.port import ReadTransaction, Row
 
 
 def find_thread(tx: ReadTransaction, name: str) -> tuple[int, rows.Header] | None:
@@ -49,6 +51,9 @@ def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
     key, entry = located
     if entry.smallest is None:
         return entry.ulid
+    if view.tx.remote:
+        known = announcing.Known(view.thread, namespace.number)
+        announcing.records(view.tx, known, (entry.ulid,), announcing.EARLIER_ROWS)
     found = view.row_of(namespace.number, entry.ulid)
     if found is None:
         raise view.broken(entry.ulid, f"row {key.hex()} names a record pack that is missing")
@@ -87,7 +92,7 @@ def ids_down(view: View, namespace: rows.Namespace, before: str | None) -> Itera
         located = next((key for key, row in view.tx.scan(start, keys.end_of(prefix)) if _is_pack(key, row)), None)
         if located is not None:
             waiting = _members(view, namespace.number, located)
-    for key, sealed in view.tx.scan(prefix, start, reverse=True):
+    for key, sealed in _looking_ahead(view, namespace.number, view.tx.scan(prefix, start, reverse=True)):
         id_ = key[len(prefix) :]
         while waiting and waiting[-1][0] > id_:
             member = waiting.pop()
@@ -105,6 +110,19 @@ def ids_down(view: View, namespace: rows.Namespace, before: str | None) -> Itera
         member = waiting.pop()
         if limit is None or member[0] < limit:
             yield member[0].decode(), member[1], member[2]
+
+
+def _looking_ahead(view: View, namespace: int, found: Iterator[Row]) -> Iterator[Row]:
+    """Iterate over by-id rows; where a look costs a trip, their records come together."""
+    if not view.tx.remote:
+        yield from found
+        return
+    known = announcing.Known(view.thread, namespace)
+    while page := list(islice(found, announcing.LOOK_AHEAD)):
+        with contextlib.suppress(CorruptionError):  # whoever reaches it says so
+            entries = [rows.decode_id_entry(key, unseal(key, sealed)) for key, sealed in page]
+            announcing.records(view.tx, known, [entry.ulid for entry in entries])
+        yield from page
 
 
 def _is_pack(key: bytes, sealed: bytes) -> bool:

@@ -13,9 +13,10 @@ from deltastore.codec.glance import glance
 from deltastore.codec.primitives import unseal
 from deltastore.errors import BrokenChainError, ChecksumError, CorruptionError, DeltastoreError, ThreadNotFoundError
 from deltastore.log import finding, keys, names, rows
+from deltastore.log.announcing import DICTIONARY_IN_USE
 from deltastore.log.dictionaries import Dictionaries
 from deltastore.log.reading import View, require
-from deltastore.storage.port import ReadTransaction, Row, Storage
+from deltastore.storage.port import ReadTransaction, Row, Storage, Wanted
 
 PAGE = 100
 """Threads that are read in one transaction: a few milliseconds."""
@@ -78,7 +79,7 @@ def list_threads(
                 left = None if left is None else left - 1
         if failure is not None:
             raise failure
-        if not page:
+        if len(page) < PAGE:
             return
 
 
@@ -99,7 +100,7 @@ def readable_threads(storage: Storage) -> Iterator[ThreadRow | Damaged]:
         for row in page:
             before = row.number
             yield row
-        if not page:
+        if len(page) < PAGE:
             return
 
 
@@ -124,15 +125,19 @@ def _sizes(storage: Storage, numbers: Sequence[int]) -> list[int]:
     if not numbers:
         return []
     with storage.read() as tx:
-        return [tx.measure(prefix, keys.end_of(prefix))[1] for prefix in map(keys.thread, numbers)]
+        return [size for _, size in tx.measure_many([(keys.thread(n), keys.thread(n + 1)) for n in numbers])]
 
 
 def _page(tx: ReadTransaction, before: int | None, limit: int, front: int | None) -> list[ThreadRow | Damaged]:
     """Return up to `limit` threads with numbers below `before`, the greatest first; given a front, with metadata."""
     prefix = keys.numbers_of(keys.THREAD)
     upper = keys.end_of(prefix) if before is None else keys.of_number(keys.THREAD, before)
+    if tx.remote:
+        tx.prefetch(Wanted(ends=((prefix, upper, limit),)))
     named = list(islice(tx.scan(prefix, upper, reverse=True), limit))
     numbers = [int.from_bytes(key[-keys.NUMBER_BYTES :], "big") for key, _ in named]
+    if tx.remote and front is not None:
+        tx.prefetch(Wanted(keys=[keys.namespace(number, b"") for number in numbers], ends=(DICTIONARY_IN_USE,)))
     out: list[ThreadRow | Damaged] = []
     for name, number, sealed in zip(named, numbers, tx.get_many(list(map(keys.header, numbers))), strict=True):
         try:

@@ -12,7 +12,7 @@ from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec, assemble
 from deltastore.codec.strict import STRICT
 from deltastore.errors import BrokenChainError
-from deltastore.log import finding, rows
+from deltastore.log import ahead, finding, rows
 from deltastore.log.heads import Head, HeadCache
 from deltastore.log.reading import View, require
 from deltastore.log.registry import Registry
@@ -103,6 +103,8 @@ def load(
 
     Raises BrokenChainError, ChecksumError, ReducerMismatchError.
     """
+    if view.tx.remote:
+        ahead.bring(view, collected, [(namespace, ulid)], heads, registry, wanted=wanted, with_writes=with_writes)
     record = require(view, namespace, ulid)
     head = heads.head(view.thread, namespace.number, collected, ulid)
     known, notes = (head.blobs, head.notes) if head is not None else ({}, {})

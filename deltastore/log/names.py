@@ -4,7 +4,9 @@ Names are found by hash and compared in full. Numbers are never reused, so what 
 except for threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
 """
 
-from collections.abc import Callable, Iterable
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import ormsgpack
@@ -16,10 +18,14 @@ from deltastore.errors import ChecksumError, InvalidInputError
 from deltastore.log import keys, rows
 from deltastore.reducers import FIRST_INTERNED_REDUCER
 from deltastore.storage import RetryTransaction
-from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTransaction
 
 MAX_RETRIES = 64
-"""How often a transaction is run again after the map grew: each step doubles it, so 64 outlasts any disk."""
+"""How often a transaction is run again: after the map grew, which doubles it, so 64 outlasts any disk; or after others
+were in its way on a server."""
+_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.25
+"""How long it waits, at most, before it runs the third time, and before any; a random part of it, so that those who
+were in each other's way aren't again."""
 
 T = TypeVar("T")
 _FIRST = {
@@ -34,7 +40,10 @@ COUNTED = tuple(_FIRST)
 
 
 def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:
-    """Run `work` in a write transaction, again where the storage asks for it."""
+    """Run `work` in a write transaction, again where the storage asks for it.
+
+    Raises what `work` does, StoreFullError, StorageError, CommitUnknownError.
+    """
     for attempt in range(MAX_RETRIES):
         try:
             with storage.write(tuple(threads)) as tx:
@@ -42,6 +51,9 @@ def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTran
         except RetryTransaction:
             if attempt == MAX_RETRIES - 1:
                 raise
+            if attempt:
+                pause = min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+                time.sleep(pause * random.random())  # noqa: S311
     raise AssertionError("unreachable")
 
 
@@ -75,6 +87,14 @@ def parse_entries(key: bytes, row: bytes) -> list[tuple[bytes, int]]:
 def give(tx: WriteTransaction, kind: bytes, name: bytes) -> int:
     """Return the number of a name, a new one if it has none."""
     return find(tx, kind, name) or assign(tx, kind, name, new_number(tx, kind))
+
+
+def _give_all(tx: WriteTransaction, kind: bytes, new: Sequence[bytes]) -> dict[bytes, int]:
+    if tx.remote:
+        # not of tags: there are few numbers of them, and one that isn't needed after all is lost
+        counters = () if kind == keys.TAG else (keys.counter(kind),) * len(new)
+        tx.prefetch(Wanted(keys=[keys.of_name(kind, name) for name in new], counters=counters))
+    return {name: give(tx, kind, name) for name in new}
 
 
 def first_number(kind: bytes) -> int:
@@ -126,10 +146,12 @@ class Names:
         missing = [name for name in encoded if (kind, name) not in self._numbers]
         if missing:
             with self._storage.read() as tx:
+                if tx.remote:
+                    tx.prefetch(Wanted(keys=[keys.of_name(kind, name) for name in missing]))
                 found = {name: find(tx, kind, name) for name in missing}
             new = [name for name, number in found.items() if number is None]
             if new:
-                found |= in_write(self._storage, (), lambda tx: {name: give(tx, kind, name) for name in new})
+                found |= in_write(self._storage, (), lambda tx: _give_all(tx, kind, new))
             for name, number in found.items():
                 if number is not None:
                     self._remember(kind, name, number)
@@ -159,6 +181,10 @@ class Names:
             name = row
             self._remember(kind, name, number)
         return keys.decode_name(name)
+
+    def unknown(self, kind: bytes, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers whose names would have to be looked up."""
+        return [number for number in numbers if (kind, number) not in self._names]
 
     def _remember(self, kind: bytes, name: bytes, number: int) -> None:
         self._numbers[kind, name] = number

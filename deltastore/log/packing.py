@@ -14,9 +14,9 @@ from deltastore.codec import records as rec
 from deltastore.codec.dictionary import Dictionary
 from deltastore.codec.primitives import PACK_LEVEL, unseal
 from deltastore.errors import CorruptionError, InvalidInputError
-from deltastore.log import keys, policy, rows
+from deltastore.log import announcing, keys, policy, rows
 from deltastore.log.reading import FoundRow, View
-from deltastore.storage.port import Row, WriteTransaction
+from deltastore.storage.port import Row, Wanted, WriteTransaction
 
 
 class ChunkPack(NamedTuple):
@@ -76,13 +76,23 @@ def plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary:
 
 
 def _plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary: Dictionary | None) -> Plan:
-    chunks = [
-        made
+    due = [
+        series
         for series in range(rec.SERIES)
         if policy.should_pack_chunks(header.loose_rows[series], header.loose_bytes[series])
-        and (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
     ]
-    records = _plan_records(view, namespace, dictionary) if policy.should_pack_records(namespace.loose_before) else None
+    packs_records = policy.should_pack_records(namespace.loose_before)
+    if view.tx.remote and (due or packs_records):
+        known = announcing.Known(view.thread, namespace.number)
+        announcing.loose(
+            view.tx, known, [(series, header.packed_up_to[series]) for series in due], namespace.packed_up_to or b""
+        )
+    chunks = [
+        made
+        for series in due
+        if (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
+    ]
+    records = _plan_records(view, namespace, dictionary) if packs_records else None
     return Plan(tuple(chunks), records)
 
 
@@ -132,6 +142,8 @@ def pack_records(
     visible = {record.id or ulids.to_text(ulid) for ulid, record in members if not record.is_hidden}
     last = members[-1][0]
     id_key, id_row, id_packs = None, b"", 0
+    if view.tx.remote and visible:
+        announcing.between_ids(view.tx, announcing.Known(view.thread, namespace.number), sorted(visible))
     if namespace.front != rows.NATIVE and visible:
         id_rows = _id_rows(view, namespace, run, visible)
         if id_rows is None:
@@ -227,6 +239,19 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
         namespace.loose_before = 0
     else:
         put_records(tx, thread, namespace, records)
+
+
+def wanted_by(thread: int, namespace: rows.Namespace, made: Plan) -> Wanted:
+    """Return what `apply` looks at: what it replaces, to be compared with what was seen, and the ids among these."""
+    found = [key for pack in made.chunks for key, _ in pack.replaced]
+    runs: list[tuple[bytes, bytes, bytes]] = []
+    if isinstance(made.records, RecordPack):
+        found += [key for key, _ in made.records.replaced]
+        if made.records.id_key is not None:
+            prefix = keys.ids(thread, namespace.number)
+            first = rows.decode_id_entry(made.records.id_key, made.records.id_row).smallest or ""
+            runs.append((prefix + keys.encode_id(first), made.records.id_key + b"\0", keys.end_of(prefix)))
+    return Wanted(keys=found, runs=runs)
 
 
 def put_records(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:

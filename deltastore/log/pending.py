@@ -13,14 +13,15 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
 from deltastore.errors import CheckpointNotFoundError
-from deltastore.log import finding, keys, names, rows
+from deltastore.log import announcing, finding, keys, names, rows
 from deltastore.log import standing as standings
+from deltastore.log.announcing import Look
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
 from deltastore.log.putting import check_front, chunk_bytes, take_numbers
 from deltastore.log.reading import View
 from deltastore.log.standing import Standing
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
 
 
 class PutWrites(NamedTuple):
@@ -55,7 +56,7 @@ class PreparedWrites(NamedTuple):
 
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
     """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
-    standing = standings.read(tx, put.thread, put.namespace)
+    standing = standings.read(tx, put.thread, put.namespace, Look(named=(put.id,) if put.must_exist else ()))
     if put.must_exist:
         _require(tx, standing, put)
     return _prepare(standing, put, channels, heads)
@@ -121,6 +122,25 @@ class AppliedWrites(NamedTuple):
     taken: dict[int, rows.StoredWrite]
 
 
+def wanted_by(prepared: PreparedWrites) -> Wanted:
+    """Return what `apply` looks at."""
+    put, standing = prepared.put, prepared.standing
+    own = standings.wanted_by(standing, put.thread, put.namespace)
+    if standing.thread is None or standing.namespace is None:
+        return own
+    known = standing.thread, standing.namespace.number
+    encoded = keys.encode_id(put.id)
+    row = keys.writes(*known, encoded) + keys.task_hash(keys.encode_name(put.task))
+    if standing.namespace.front == rows.LANGGRAPH:
+        place, prefix = keys.by_id(*known, encoded), keys.ids(*known)
+    else:
+        ulid = announcing.ulid_of(put.id)
+        if ulid is None:
+            return own._replace(keys=[*own.keys, row])
+        place, prefix = keys.record(*known, ulid), keys.records(*known)
+    return own._replace(keys=[*own.keys, row], runs=[(place, place, keys.end_of(prefix))])
+
+
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:
     """Store prepared writes; return why they must be prepared again, or None where all of them were there already."""
     put = prepared.put
@@ -132,10 +152,12 @@ def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> Applie
         return found
     header, namespace = found.header, found.namespace
     check_front(namespace, put)
+    is_new = thread is None
     if thread is None:
         thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
     if namespace is None:
         namespace = rows.new_namespace(header, keys.encode_name(put.namespace), put.front)
+        namespace.others = () if is_new else None
     view = View(tx, thread, put.thread)
     key = keys.writes(thread, namespace.number, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))
     loose_row = rows.get(tx, key)

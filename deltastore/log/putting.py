@@ -14,9 +14,10 @@ from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
 from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
-from deltastore.log import fencing, finding, keys, names, packing, policy, rows
+from deltastore.log import announcing, fencing, finding, keys, names, packing, policy, rows
 from deltastore.log import standing as standings
 from deltastore.log import state as st
+from deltastore.log.announcing import Look
 from deltastore.log.drafting import Draft, load_head
 from deltastore.log.heads import Head, HeadCache
 from deltastore.log.intents import Intent
@@ -24,7 +25,7 @@ from deltastore.log.reading import View
 from deltastore.log.registry import Registry
 from deltastore.log.seeds import Seeds
 from deltastore.log.standing import Standing
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
 
 
 class At(Enum):
@@ -105,7 +106,8 @@ class Prepared(NamedTuple):
 
 def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     """Make a put ready. Raises CheckpointNotFoundError, FrontMismatchError, ReducerMismatchError, EncodeError."""
-    return _prepare(tx, standings.read(tx, put.thread, put.namespace), put, context)
+    look = Look(announcing.CHAIN_ROWS, 2, writes=True, named=(put.parent,) if isinstance(put.parent, str) else ())
+    return _prepare(tx, standings.read(tx, put.thread, put.namespace, look), put, context)
 
 
 def prepare_remembered(put: Put, context: Context) -> Prepared | None:
@@ -247,6 +249,28 @@ def _remembered_parent(
 # --- apply ----------------------------------------------------------------------------------
 
 
+def wanted_by(prepared: Prepared) -> Wanted:
+    """Return what `apply` looks at."""
+    put, standing = prepared.put, prepared.standing
+    own = standings.wanted_by(standing, put.thread, put.namespace)
+    if standing.thread is None:
+        return own
+    looked_at: list[bytes] = []
+    runs: list[tuple[bytes, bytes, bytes]] = []
+    if standing.namespace is not None:
+        packed = packing.wanted_by(standing.thread, standing.namespace, prepared.packs)
+        looked_at, runs = list(packed.keys), list(packed.runs)
+        known = standing.thread, standing.namespace.number
+        ids = [id_ for id_ in (put.id, prepared.parent.id if prepared.parent.ulid is None else None) if id_ is not None]
+        for id_ in ids:
+            key = keys.by_id(*known, keys.encode_id(id_))
+            runs.append((key, key, keys.end_of(keys.ids(*known))))
+        if put.expected is not None and standing.namespace.tip is not None:
+            key = keys.record(*known, standing.namespace.tip)
+            runs.append((key, key, keys.end_of(keys.records(*known))))
+    return own._replace(keys=[*own.keys, *looked_at], runs=runs)
+
+
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:
     """Write a prepared put, or return why it must be prepared again: then it has written nothing.
 
@@ -266,12 +290,13 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
         return stale
     if thread is None:  # nothing was written so far: whoever shares the transaction goes on with it
         thread = names.assign(tx, keys.THREAD, header.name, names.new_number(tx, keys.THREAD))
+        namespace.others = ()
         view = View(tx, thread, put.thread)
     ulid = ulids.mint(header.last_ulid, now_ms)
     shifts = take_numbers(tx, thread, header, prepared.record.bases, prepared.chunks)
     packing.apply(tx, thread, header, namespace, prepared.packs)
     id_ = put.id or ulids.to_text(ulid)
-    replaced = put.id is not None and _replace_id(tx, view, header, namespace, prepared)
+    replaced = put.id is not None and found.namespace is not None and _replace_id(tx, view, header, namespace, prepared)
     rows.put(tx, keys.record(thread, namespace.number, ulid), recordrow.encode_row(prepared.body, shifts))
     if put.id is not None:
         rows.put(tx, keys.by_id(thread, namespace.number, keys.encode_id(id_)), rows.IdEntry(ulid).encode())

@@ -5,8 +5,9 @@ naming thread and checkpoint; nothing missing reads as empty. A `View` lives as 
 thread-safe.
 """
 
+import contextlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from deltastore import ulid as ulids
@@ -15,8 +16,8 @@ from deltastore.codec import spans as sp
 from deltastore.codec.primitives import unseal
 from deltastore.codec.recordrow import RecordRow, open_row
 from deltastore.codec.records import Record, Value, series_of
-from deltastore.errors import BrokenChainError
-from deltastore.log import keys, rows
+from deltastore.errors import BrokenChainError, CorruptionError
+from deltastore.log import announcing, keys, rows
 from deltastore.log.dictionaries import Dictionaries
 from deltastore.log.rowcache import RowCache
 from deltastore.log.state import Channel, State, fold
@@ -125,6 +126,9 @@ class View:
         """Return the records from the nearest anchor up to this one, each with its ULID. Raises BrokenChainError."""
         chain: list[tuple[bytes, Record]] = []
         wanted: bytes | None = ulid
+        if self.tx.remote:
+            known = announcing.Known(self.thread, namespace)
+            announcing.records(self.tx, known, (ulid,), announcing.EARLIER_ROWS)
         for held, row, place in self._down(namespace, ulid):
             if held != wanted:
                 break
@@ -174,7 +178,29 @@ class View:
 
     def blobs(self, series: int, spans: Iterable[sp.Span]) -> list[bytes]:
         """Return the chunks of spans, in order. Raises BrokenChainError, ChecksumError."""
+        if self.tx.remote:
+            spans = list(spans)
+            self.bring([(series, span) for span in spans])
         return [self.blob(series, number) for first, length in spans for number in range(first, first + length)]
+
+    def bring(self, wanted: Sequence[tuple[int, sp.Span]]) -> None:
+        """Where a look costs a trip: read the rows that hold these chunks in one, and what those stand on in another.
+
+        What is missing or damaged is found when it is asked for.
+        """
+        missing = [(series, span) for series, span in wanted if (series, span[0]) not in self._blobs]
+        if not missing or not self.tx.remote:
+            return
+        announcing.chunks(self.tx, self.thread, missing)
+        bases: set[tuple[int, int]] = set()
+        with contextlib.suppress(CorruptionError):
+            for series, (first, length) in missing:
+                for number in range(first, first + length):
+                    based = self._chunk_row(series, number).based.get(number)
+                    bases.update((series, base) for base in (based.bases if based else ()))
+        behind = [(series, (base, 1)) for series, base in sorted(bases) if (series, base) not in self._chunk_rows]
+        if behind:
+            announcing.chunks(self.tx, self.thread, behind)
 
     def open_chunks(self, key: bytes, sealed: bytes) -> chunkrow.ChunkRow:
         """Decode a chunk row, given its key. Raises ChecksumError."""

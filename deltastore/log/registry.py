@@ -3,7 +3,7 @@
 Imports names. Thread-safe once made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from deltastore import reducers as rd
 from deltastore.errors import ChecksumError, InvalidInputError, ReducerMismatchError
@@ -66,6 +66,10 @@ class Registry:
     def channel_name(self, tx: ReadTransaction, number: int) -> str:
         """Return a channel's name."""
         return HIDDEN_NAMES.get(number) or self.names.name(tx, keys.CHANNEL, number)
+
+    def is_wanted(self, tx: ReadTransaction, number: int, wanted: Collection[str]) -> bool:
+        """Tell whether a channel is among those that are wanted by name."""
+        return self.channel_name(tx, number) in wanted
 
     def _stored(self, tx: ReadTransaction, number: int) -> tuple[str, int]:
         name, _, version = self.names.name(tx, keys.REDUCER, number).partition("\0")

@@ -334,6 +334,11 @@ Tasks = dict[str, dict[int, StoredWrite]]
 """The writes of one row: task id → idx → write. More than one task only if their hashes collide."""
 
 
+def spans_of(tasks: Tasks) -> list[tuple[int, sp.Span]]:
+    """Return where the chunks of writes are, each span with its series."""
+    return [(0, span) for by_idx in tasks.values() for write in by_idx.values() for span in write.value.spans]
+
+
 def encode_tasks(tasks: Tasks) -> bytes:
     """Return the stored form of a write row."""
     return pack(ormsgpack.packb(fields_of_tasks(tasks)))

@@ -6,11 +6,12 @@ the thread meanwhile. Imports rows, dictionaries and finding. The invariant: wha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 from deltastore.codec.dictionary import Dictionary
-from deltastore.log import dictionaries, finding, keys, names, rows
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.log import announcing, dictionaries, finding, keys, names, rows
+from deltastore.log.announcing import Look
+from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
 
 
 class Standing(NamedTuple):
@@ -43,8 +44,10 @@ class Standing(NamedTuple):
         return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None
 
 
-def read(tx: ReadTransaction, thread: str, namespace: str) -> Standing:
-    """Return what a transaction sees. Raises ChecksumError."""
+def read(tx: ReadTransaction, thread: str, namespace: str, look: Look) -> Standing:
+    """Return what a transaction sees; `look` is what its caller goes on to. Raises ChecksumError."""
+    if tx.remote:
+        announcing.thread(tx, thread, namespace, None, look)
     number, header = finding.find_thread(tx, thread) or (None, None)
     found = None if number is None else rows.load_namespace(tx, number, keys.encode_name(namespace))
     return Standing(number, header, found, dictionaries.in_use(tx))
@@ -97,6 +100,16 @@ def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, 
     return Current(standing.thread, header, found, dictionary, of_rows, name_row)
 
 
+def wanted_by(standing: Standing, thread: str, namespace: str) -> Wanted:
+    """Return what `find` looks at, and a number for the thread where there is none."""
+    name = keys.of_name(keys.THREAD, keys.encode_name(thread))
+    ends = (announcing.DICTIONARY_IN_USE,)
+    if standing.thread is None:
+        return Wanted(keys=(name,), ends=ends, counters=(keys.counter(keys.THREAD),))
+    own = keys.header(standing.thread), keys.namespace(standing.thread, keys.encode_name(namespace))
+    return Wanted(keys=(name, *own), ends=ends)
+
+
 def _number(dictionary: Dictionary | None) -> int:
     return dictionary.number if dictionary else 0
 
@@ -107,6 +120,11 @@ class NotInMemory(Exception):
 
 class Nothing:
     """Stands for a transaction where nothing is read: whoever asks for a row is sent to a real one."""
+
+    remote: ClassVar[bool] = False
+
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Do nothing."""
 
     def get(self, key: bytes) -> NoReturn:
         """Raise NotInMemory."""
@@ -125,6 +143,10 @@ class Nothing:
         raise NotInMemory
 
     def measure(self, lower: bytes, upper: bytes) -> NoReturn:
+        """Raise NotInMemory."""
+        raise NotInMemory
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> NoReturn:
         """Raise NotInMemory."""
         raise NotInMemory
 

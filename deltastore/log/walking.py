@@ -5,8 +5,10 @@ Imports reading, finding and rows. The invariant: a walk returns what InMemorySa
 was lost.
 """
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from deltastore import ulid as ulids
 from deltastore.codec.records import (
@@ -19,9 +21,10 @@ from deltastore.codec.records import (
     Value,
     series_of,
 )
+from deltastore.codec.spans import Span
 from deltastore.codec.strict import STRICT
-from deltastore.errors import BrokenChainError, CheckpointNotFoundError
-from deltastore.log import finding, keys, names, rows
+from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError
+from deltastore.log import announcing, finding, keys, names, rows
 from deltastore.log.reading import View, require
 
 
@@ -40,6 +43,8 @@ def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collect
     whoever read it before asks for it now. The seed's writes do count.
     Raises BrokenChainError, CheckpointNotFoundError where an ancestor was deleted before its child was put.
     """
+    if view.tx.remote:
+        _announce(view, namespace, target)
     found = {channel: Walked() for channel in channels}
     remaining = set(channels)
     seen = {target}
@@ -64,6 +69,25 @@ def walk(view: View, namespace: rows.Namespace, target: bytes, channels: Collect
     for walked in found.values():
         walked.writes.reverse()
     return found
+
+
+def _announce(view: View, namespace: rows.Namespace, target: bytes) -> None:
+    """Say beforehand that the pending writes of the checkpoints up to this one will be looked at."""
+    known = announcing.Known(view.thread, namespace.number)
+    announcing.records(view.tx, known, (target,), announcing.CHAIN_ROWS)
+    with contextlib.suppress(CorruptionError):
+        behind = islice(view.record_rows(namespace.number, target, reverse=True), announcing.CHAIN_ROWS)
+        ids = [record.id for found in behind for record in found.row.records if record.id and not record.is_remnant]
+        announcing.writes(view.tx, known, ids)
+
+
+def spans_of(walked: Mapping[int, Walked]) -> list[tuple[int, Span]]:
+    """Return where the chunks are that walks found, each span with its series."""
+    out: list[tuple[int, Span]] = []
+    for channel, found in walked.items():
+        out += [(series_of(channel), span) for span in (found.seed.spans if found.seed else ())]
+        out += [(0, span) for _, write in found.writes for span in write.value.spans]
+    return out
 
 
 def _collect(

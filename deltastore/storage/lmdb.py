@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
 from deltastore.storage import cautions, datafile, directory, engine, environment
@@ -32,6 +32,8 @@ class LmdbStorage:
     Handles of one process on the same store share one environment, whatever path they were given; a handle that asks
     for a weaker `sync` than it has gets the stronger one. `max_bytes` caps the map; without it the map grows.
     """
+
+    remote: ClassVar[bool] = False
 
     def __init__(
         self,

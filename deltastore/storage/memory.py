@@ -8,11 +8,11 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from deltastore.errors import ClosedError, StorageError
 from deltastore.storage.info import StorageInfo
-from deltastore.storage.port import Row
+from deltastore.storage.port import Row, Wanted
 from deltastore.storage.rules import (
     check_count,
     check_key,
@@ -42,6 +42,7 @@ class MemoryReadTransaction:
     """One moment of a MemoryStorage. Used by one thread, inside its `with` block."""
 
     __slots__ = ("_moment", "_storage")
+    remote: ClassVar[bool] = False
 
     def __init__(self, storage: "MemoryStorage") -> None:
         self._storage = storage
@@ -84,9 +85,16 @@ class MemoryReadTransaction:
         lengths = [len(key) + len(value) for key, value in self.scan(lower, upper)]
         return len(lengths), sum(lengths)
 
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
+        return [self.measure(lower, upper) for lower, upper in ranges]
+
     def following(self, key: bytes) -> int:
         """Return the number that a counter gives next. Raises ChecksumError."""
         return unpack_counter(key, self.get(key), _LOCATION)
+
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Do nothing: all is at hand."""
 
     def _rows(self, ranges: list[tuple[bytes, bytes]], step: int) -> Iterator[Row]:
         for lower, upper in ranges:
@@ -159,6 +167,8 @@ class MemoryWriteTransaction(MemoryReadTransaction):
 
 class MemoryStorage:
     """Rows in memory, gone with the object. Thread-safe: readers never wait, writers take turns."""
+
+    remote: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._moment: _Moment | None = _Moment([], {})

@@ -6,7 +6,7 @@ The invariant: a read transaction sees one moment; a write transaction happens w
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from deltastore.storage.info import StorageInfo
@@ -25,8 +25,30 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 
 
+class Wanted(NamedTuple):
+    """What a transaction will be asked for. Only a hint: it promises nothing.
+
+    `keys`: their rows. `runs`: (lower, last, upper), the rows from `lower` up to the first one at or after `last`,
+    below `upper`. `ends`: (lower, upper, count), the last so many rows of a range. `counters`: a number of each.
+    """
+
+    keys: Sequence[bytes] = ()
+    runs: Sequence[tuple[bytes, bytes, bytes]] = ()
+    ends: Sequence[tuple[bytes, bytes, int]] = ()
+    counters: Sequence[bytes] = ()
+
+
 class ReadTransaction(Protocol):
     """One moment of the store. Used by one thread, and only inside its `with` block."""
+
+    remote: ClassVar[bool]
+    """Whether a look may cost a trip to another machine: then it pays to announce what will be looked at."""
+
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Be told what will be asked for, so that it comes along with the next look, or `now`.
+
+        Not called unless `remote`.
+        """
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -48,6 +70,9 @@ class ReadTransaction(Protocol):
 
         Takes lengths only: it costs by the number of rows, not by their sizes.
         """
+
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
 
     def following(self, key: bytes) -> int:
         """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
@@ -74,6 +99,9 @@ class WriteTransaction(ReadTransaction, Protocol):
 
 class Storage(Protocol):
     """A place for rows. Thread-safe; transactions are not."""
+
+    remote: ClassVar[bool]
+    """What its transactions' `remote` is."""
 
     @property
     def location(self) -> str:

@@ -8,14 +8,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 from deltastore.errors import DeltastoreError, InvalidInputError, StorageError, StoreFullError
 from deltastore.storage import directory, engine, measuring
 from deltastore.storage.directory import MOVED_KEY
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Row
+from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Row, Wanted
 from deltastore.storage.retry import RetryTransaction
 from deltastore.storage.rules import (
     RESERVED_END,
@@ -85,6 +85,7 @@ class LmdbReadTransaction:
     _origin: Origin
     _shared: SharedEnvironment
     _txn: "Transaction"
+    remote: ClassVar[bool] = False
     _writes = False
 
     def __init__(self, origin: Origin) -> None:
@@ -198,9 +199,16 @@ class LmdbReadTransaction:
         except EngineError as error:
             raise translate(error, self._shared.location) from error
 
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
+        return [self.measure(lower, upper) for lower, upper in ranges]
+
     def following(self, key: bytes) -> int:
         """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
         return unpack_counter(key, self.get(key), self._shared.location)
+
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Do nothing: all is at hand."""
 
     # Keys come first and values on demand, so that the row after the range is never copied, nor read from a cold disk.
 

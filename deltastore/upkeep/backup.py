@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
-from deltastore.errors import InvalidInputError, StorageError, StorePathError
+from deltastore.errors import InvalidInputError, StorageError, StorePathError, UnavailableError
 from deltastore.log import keys
 from deltastore.opening import MEMORY
 from deltastore.storage.port import ReadTransaction, Row
@@ -38,6 +38,11 @@ def backup(store: Store, path: str | PathLike[str], *, progress: Progress | None
     from deltastore.storage.filling import fill, prepare_empty
     from deltastore.storage.lmdb import LmdbStorage
 
+    if store.log.storage.info().kind == "postgres":
+        raise UnavailableError(
+            f"{store.log.storage.location} is backed up by its server's means, as pg_dump is; "
+            "for a copy that can be loaded into any store, `deltastore dump` writes one"
+        )
     if os.fspath(path) == MEMORY:
         raise StorePathError(f"a backup can't be kept in {MEMORY}; name a directory, empty or to be made")
     try:

@@ -11,6 +11,7 @@ from os import PathLike, fspath
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import dictionaries, keys, names, retention, rows
+from deltastore.opening import is_url
 from deltastore.opening import open as open_store
 from deltastore.storage.port import ReadTransaction, Storage
 from deltastore.store import Store
@@ -38,14 +39,15 @@ def check(
     """Check a whole store, given open or by its path. `progress` is told of threads, `stage` of the steps between.
 
     `isolated`: in a process of its own, for on a file whose tree is damaged in a way that the look at its pages doesn't
-    see the engine may crash; that is a problem of the report then. `stage` is not told there; a store in memory has no
-    file, and is checked here. Raises ClosedError, StorageError, and for a path what `open` does; damage is in the
-    report, but for what keeps the store from being opened.
+    see the engine may crash; that is a problem of the report then. `stage` is not told there; a store in memory, or on
+    a server, has no file, and is checked here. Raises ClosedError, StorageError, and for a path what `open` does;
+    damage is in the report, but for what keeps the store from being opened.
     """
     if isinstance(store, Store):
         location, in_file = store.log.storage.location, _has_file(store.log.storage)
     else:
-        location, in_file = fspath(store), True
+        location = fspath(store)
+        in_file = not is_url(location)
     if isolated and in_file:
         from deltastore.upkeep.isolated import check_isolated
 
@@ -59,7 +61,7 @@ def check(
 def _has_file(storage: Storage) -> bool:
     from deltastore.storage.memory import MemoryStorage
 
-    return not isinstance(storage, MemoryStorage)
+    return not isinstance(storage, MemoryStorage) and not is_url(storage.location)
 
 
 def _check(store: Store, progress: Progress | None, stage: Stage) -> CheckReport:

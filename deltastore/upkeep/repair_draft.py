@@ -6,10 +6,11 @@ with its bytes as they were found.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from deltastore.codec.primitives import seal
 from deltastore.log import quarantine
-from deltastore.storage.port import Row
+from deltastore.storage.port import Row, Wanted
 from deltastore.storage.rules import unpack_counter
 from deltastore.upkeep.repair_plan import Change
 
@@ -23,6 +24,8 @@ class Draft:
         self._keys = sorted(self._rows)
         self._owner = owner
         self._now_ms = now_ms
+
+    remote: ClassVar[bool] = False
 
     # --- reading, as the port has it
 
@@ -55,9 +58,16 @@ class Draft:
         sizes = [len(key) + len(row) for key, row in self.scan(lower, upper)]
         return len(sizes), sum(sizes)
 
+    def measure_many(self, ranges: Sequence[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return what `measure` gives for each range."""
+        return [self.measure(lower, upper) for lower, upper in ranges]
+
     def following(self, key: bytes) -> int:
         """Return the number that a counter gives next. Raises ChecksumError."""
         return unpack_counter(key, self.get(key), "the draft")
+
+    def prefetch(self, wanted: Wanted, *, now: bool = False) -> None:
+        """Do nothing: all is at hand."""
 
     # --- changing
 

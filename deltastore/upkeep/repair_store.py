@@ -14,7 +14,6 @@ from deltastore.errors import CorruptionError
 from deltastore.log import dictionaries, keys, names, quarantine, retention, rows
 from deltastore.log.dictionaries import Dictionaries
 from deltastore.storage.port import ReadTransaction, Row
-from deltastore.storage.rules import unpack_counter
 from deltastore.ulid import ULID_BYTES
 from deltastore.upkeep.check import KINDS
 from deltastore.upkeep.repair_draft import Draft
@@ -260,7 +259,7 @@ class _StoreRepair:
         key = keys.counter(kind)
         row = self.draft.get(key)
         try:
-            if unpack_counter(key, row, _WHERE) > used - names.first_number(kind) + 1:
+            if self.tx.following(key) > used - names.first_number(kind) + 1:
                 return
             reason = "its next number is in use" if row is not None else "it is missing"
         except CorruptionError as error:

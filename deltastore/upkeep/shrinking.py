@@ -49,7 +49,10 @@ def shrink(store: Store, *, progress: Progress | None = None) -> ShrinkReport:
 
     storage = store.log.storage
     if not isinstance(storage, LmdbStorage):
-        raise UnavailableError(f"{storage.location}: only a store on LMDB has a file to shrink")
+        raise UnavailableError(
+            f"{storage.location}: only a store on LMDB has a file to shrink; PostgreSQL's autovacuum makes freed room "
+            "usable again, and VACUUM FULL gives it back to the disk"
+        )
     store.collect()  # else deleted threads would move too, again and again
     before = storage.info().file_bytes
 

@@ -360,6 +360,7 @@ def test_a_death_between_writes_and_checkpoint_runs_no_node_again(tmp_path: Path
 class Gated:
     """A storage whose next write transaction waits at a gate, or whose nth row written fails."""
 
+    remote = False
     inner: Storage
     gate: threading.Event | None = None
     reached: threading.Event = field(default_factory=threading.Event)

@@ -263,6 +263,7 @@ def test_user_objects_are_never_decoded(open_store: OpenStore, monkeypatch: pyte
 class Meddling:
     """A storage where something happens before write transactions: before one of them, or each."""
 
+    remote = False
     inner: Any
     meddle: Callable[[], object]
     at: int | None = None

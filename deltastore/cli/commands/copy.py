@@ -17,7 +17,7 @@ from deltastore.errors import InvalidIdError, InvalidInputError, NotFoundError
 from deltastore.store import Store, check_name
 from deltastore.upkeep.copying import DEFAULT_PASSES, CopyPlan, CopyReport
 
-EXAMPLE = "deltastore copy runs.ds /new/disk/runs.ds"
+EXAMPLE = "deltastore copy runs.ds postgresql://localhost/agents"
 KEYS = {
     "thread": "the thread's name; this and the next with three arguments, the others with two",
     "copy": "the new thread's name",

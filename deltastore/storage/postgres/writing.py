@@ -1,0 +1,255 @@
+"""Write transactions: changes are kept in memory and go over together with the commit.
+
+Imports transaction, locks and failures. The invariant: whatever is read or written is locked before it is looked at,
+so what a transaction knows stays so until it ends.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from deltastore.errors import CommitUnknownError, DeltastoreError, StorageError
+from deltastore.storage.port import Row
+from deltastore.storage.postgres import failures, locks, statements
+from deltastore.storage.postgres.arrays import to_integer
+from deltastore.storage.postgres.locks import Lock, Locks
+from deltastore.storage.postgres.statements import Range
+from deltastore.storage.postgres.transaction import Origin, PostgresReadTransaction
+from deltastore.storage.postgres.wire import LostError, Result, ServerError, Statement
+from deltastore.storage.retry import RetryTransaction
+from deltastore.storage.rules import check_count, check_key
+
+LOOK_WAIT = Statement(b"SET LOCAL lock_timeout TO '30s'")
+"""How long to wait, after a commit whose answer was lost, for the server to end it."""
+_MINTING = 4
+"""Statements that take numbers in a transaction of their own, of which one gives a number."""
+
+
+class WritingOrigin(Origin, Protocol):
+    """What a write transaction needs of the handle that made it."""
+
+    salt: bytes | None
+    """Tells the locks of stores in one database apart; None: transactions are serializable instead."""
+    writing_head: list[Statement]
+
+    def begin_writing(self) -> None:
+        """Note that this thread is in a write transaction. Raises StorageError where it is already."""
+
+    def end_writing(self) -> None:
+        """Note that it isn't any more."""
+
+
+class PostgresWriteTransaction(PostgresReadTransaction):
+    """A transaction that sees its own writes, and commits them when its block ends without an error."""
+
+    __slots__ = ("_before", "_counters", "_locks", "_minted", "_pending", "_sent", "_writer", "_written")
+
+    _origin: WritingOrigin
+
+    def __init__(self, origin: WritingOrigin) -> None:
+        super().__init__(origin)
+        self._locks = None if origin.salt is None else Locks(origin.salt)
+        self._pending: dict[bytes, bytes | None] = {}
+        self._written: dict[bytes, bytes | None] = {}
+        self._before: dict[bytes, bytes | None] = {}
+        self._counters: Counter[bytes] = Counter()
+        self._minted: dict[bytes, list[int]] = {}
+        self._sent = False
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._origin.begin_writing()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._failed:
+                raise StorageError(f"{self._origin.location}: a statement failed before, so nothing was written")
+            if kind is None and (self._pending or self._sent):
+                self._commit()
+        finally:
+            self._open = False
+            self._leave(statements.ROLLBACK)
+            self._origin.end_writing()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value under a key, in place of any earlier one."""
+        check_key(key)
+        self._change(key, value)
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key, and tell whether it was there."""
+        check_key(key)
+        if self.get(key) is None:
+            return False
+        self._change(key, None)
+        return True
+
+    def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
+        """Remove the rows with lower <= key < upper, the first `limit` of them, and return how many went."""
+        self._check_open()
+        if lower >= upper or limit == 0:
+            return 0
+        end = self._known.end_at(lower)
+        if end is not None and end >= upper:
+            doomed = self._known.between(lower, upper)[:limit]
+            for key in doomed:
+                self._change(key, None)
+            return len(doomed)
+        statement = self._origin.sql.delete_range(lower, upper, statements.UNLIMITED if limit is None else limit)
+        gone = [key or b"" for (key,) in self._run_with(locks.to_remove(lower, upper), [statement])[0]]
+        for key in gone:
+            self._note(key, None)
+            self._known.remove(key)
+        if limit is None:
+            self._known.add(lower, upper, ())
+        self._sent = True
+        return len(gone)
+
+    def mint(self, key: bytes, count: int = 1) -> int:
+        """Return the first of `count` numbers that nobody got before from this counter."""
+        check_count(count)
+        check_key(key)
+        self._check_open()
+        if self._connection is None and self._wanted:
+            self._fetch()
+        if count == 1 and self._minted.get(key):
+            return self._minted[key].pop()
+        self._sent = True
+        (found,) = self._run_with((), [self._origin.sql.mint(key, count)])
+        return to_integer(found[0][0])
+
+    # --- changes
+
+    def _change(self, key: bytes, value: bytes | None) -> None:
+        self._check_open()
+        self._note(key, value)
+        if value is None:
+            self._known.remove(key)
+        else:
+            self._known.put(key, value)
+        self._pending[key] = value
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        """Remember what a key had before, as far as it is known, and has now."""
+        if key not in self._written and self._known.holds(key):
+            self._before[key] = self._known.rows.get(key)
+        self._written[key] = value
+
+    def _flush(self) -> list[Statement]:
+        """Return the statements that carry out what is pending, and what must be locked for it before."""
+        if not self._pending:
+            return []
+        pending, self._pending = self._pending, {}
+        out = self._lock([lock for key in pending for lock in locks.to_write(key)])
+        gone = [key for key, value in pending.items() if value is None]
+        rows: list[Row] = [(key, value) for key, value in pending.items() if value is not None]
+        if gone:
+            out.append(self._origin.sql.delete(gone))
+        if rows:
+            out.append(self._origin.sql.put(rows))
+        self._sent = True
+        return out
+
+    def _lock(self, needed: Iterable[Lock]) -> list[Statement]:
+        return [] if self._locks is None else self._locks.statements(needed)
+
+    # --- the server
+
+    def _head(self) -> list[Statement]:
+        minting: list[Statement] = []
+        for key, count in self._counters.items():
+            minting += [
+                statements.BEGIN_WRITING,
+                statements.COMMIT_LAZILY,  # a number is durable with the first commit that uses it
+                self._origin.sql.mint(key, count),
+                statements.COMMIT,
+            ]
+        return [*minting, *self._origin.writing_head]
+
+    def _begun(self, results: list[Result]) -> None:
+        for place, (key, count) in enumerate(self._counters.items()):
+            ((found,),) = results[_MINTING * place + 2]
+            first = to_integer(found)
+            self._minted[key] = list(range(first + count - 1, first - 1, -1))  # the least goes out first
+
+    def _fetch(self, keys: Sequence[bytes] = (), runs: Sequence[tuple[bytes, bytes, bytes]] = ()) -> None:
+        if self._connection is None:
+            self._counters = Counter(counter for wanted in self._wanted for counter in wanted.counters)
+        super()._fetch(keys, runs)
+
+    def _run(self, asked: list[Statement], *, keys: Sequence[bytes] = (), ranges: Sequence[Range] = ()) -> list[Result]:
+        needed = [locks.to_look_up(key) for key in keys]
+        for wanted in ranges:
+            needed += locks.to_read(wanted.lower, wanted.upper)
+        return self._run_with(needed, asked)
+
+    def _run_with(self, needed: Iterable[Lock], asked: list[Statement]) -> list[Result]:
+        before = [*self._flush(), *self._lock(needed)]
+        return self._exchange([*before, *asked])[len(before) :]
+
+    def _commit(self) -> None:
+        if self._connection is None:
+            self._run_with((), [])  # so that the commit goes over a connection that lives
+        before = self._flush()
+        connection = self._connection
+        assert connection is not None
+        try:
+            connection.exchange([*before, statements.COMMIT])
+        except (ServerError, LostError) as error:
+            lost = failures.is_gone(error)
+            connection.broken = connection.broken or lost
+            self._leave(statements.ROLLBACK)
+            if not lost:
+                raise failures.translate(error, self._origin.location) from error
+            self._resolve(error)
+        else:
+            self._leave(None)
+
+    # --- a commit whose answer was lost
+
+    def _resolve(self, error: Exception) -> None:
+        """Find out whether it happened: return, or raise RetryTransaction, CommitUnknownError.
+
+        It did where a row is as it was to be, and wasn't before; rows that were put without a look are new ones.
+        It didn't where all that was seen before is still so.
+        """
+        before, written = self._before, self._written
+        changed = [key for key, value in written.items() if key not in before or before[key] != value]
+        put = [key for key in changed if written[key] is not None]
+        try:
+            now = self._look(changed)
+        except (DeltastoreError, ServerError, LostError) as failure:
+            raise self._unknown(error) from failure
+        if any(now.get(key) == written[key] for key in put) or not (put or now):
+            return
+        is_ended = self._locks is not None  # else the server may still be about to commit
+        seen = [key for key in changed if key in before]
+        if is_ended and seen and all(now.get(key) == before[key] for key in seen):
+            raise RetryTransaction(f"{self._origin.location}: {error}; nothing was written, try again") from error
+        raise self._unknown(error) from error
+
+    def _unknown(self, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"{self._origin.location}: the connection was lost while a commit was under way ({error}), and what is "
+            "stored doesn't tell whether it happened; read before you write again"
+        )
+
+    def _look(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """Return rows as they are once the server has ended the transaction: it holds its locks until then."""
+        pool = self._origin.pool
+        pool.forget_idle()
+        connection = pool.take(fresh=True)
+        again = None if self._origin.salt is None else Locks(self._origin.salt)
+        waits = [] if again is None else again.statements([locks.to_look_up(key) for key in keys])
+        try:
+            head = [statements.BEGIN_WRITING, LOOK_WAIT, *waits]
+            results = connection.exchange([*head, self._origin.sql.get(keys), statements.ROLLBACK])
+        finally:
+            if not connection.broken:
+                connection.post(statements.ROLLBACK)
+            pool.give(connection)
+        return {key or b"": value or b"" for key, value in results[len(head)]}

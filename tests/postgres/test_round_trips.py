@@ -1,0 +1,154 @@
+"""How often a call waits for a server: few times, and not more for a longer chain."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base.id import uuid6
+
+import deltastore
+from deltastore import Store
+from deltastore.langgraph import DeltaSaver
+from deltastore.storage.postgres import wire
+
+T = TypeVar("T")
+PUTS = 64
+
+
+class Trips:
+    """Counts the exchanges with the server: at each the caller waits for the answer to what it sent."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def of(self, call: Callable[[], T]) -> tuple[int, T]:
+        before = self.count
+        found = call()
+        return self.count - before, found
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
+    counted = Trips()
+    exchange = wire.Connection.exchange
+
+    def counting(self: wire.Connection, statements: Any) -> Any:
+        counted.count += 1
+        return exchange(self, statements)
+
+    monkeypatch.setattr(wire.Connection, "exchange", counting)
+    return counted
+
+
+def at(id_: str | None = None) -> dict[str, Any]:
+    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", **({"checkpoint_id": id_} if id_ else {})}}
+
+
+class Chat:
+    """A conversation of as many turns as wanted: each a checkpoint with a message more, and a pending write."""
+
+    def __init__(self, url: str) -> None:
+        self.saver = DeltaSaver.from_url(url)
+        self.config = at()
+        self.messages: list[HumanMessage] = []
+
+    def put(self) -> None:
+        step = len(self.messages)
+        self.messages = [*self.messages, HumanMessage(f"message {step} " + "x" * 200, id=f"m{step}")]
+        version = f"{step + 1:032}.1"
+        checkpoint = {
+            "v": 4,
+            "id": str(uuid6(clock_seq=step)),
+            "ts": "2026-01-01T00:00:00+00:00",
+            "channel_values": {"messages": self.messages, "step": step},
+            "channel_versions": {"messages": version, "step": version},
+            "versions_seen": {"node": {"messages": version}},
+        }
+        metadata = {"source": "loop", "step": step}
+        self.config = self.saver.put(self.config, checkpoint, metadata, checkpoint["channel_versions"])
+
+    def put_writes(self) -> None:
+        self.saver.put_writes(self.config, [("step", 1)], f"task-{len(self.messages)}")
+
+
+@pytest.fixture(params=[3, 140], ids=lambda turns: f"{turns} turns")
+def chat(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[Chat]:
+    chat = Chat(postgres_url)
+    for _ in range(request.param):
+        chat.put()
+        chat.put_writes()
+    yield chat
+    assert deltastore.check(chat.saver.store).ok
+    chat.saver.close()
+
+
+def test_puts_and_pending_writes_take_two(chat: Chat, trips: Trips) -> None:
+    counts = [trips.of(chat.put)[0] for _ in range(PUTS)]
+    assert counts.count(2) >= PUTS * 7 / 8
+    assert max(counts) <= 7  # those that pack what has become old: they read it first
+    assert trips.of(chat.put_writes)[0] == 2
+    assert trips.of(chat.put_writes)[0] == 1  # they are there already
+
+
+def test_the_first_put_of_a_thread_takes_three_where_its_channels_are_known(chat: Chat, trips: Trips) -> None:
+    chat.config = {"configurable": {"thread_id": "another", "checkpoint_ns": ""}}
+    assert trips.of(chat.put)[0] == 3
+
+
+def test_the_latest_takes_three_in_a_new_process_and_two_at_most_in_one_that_knows_it(
+    chat: Chat, trips: Trips, postgres_url: str
+) -> None:
+    with DeltaSaver.from_url(postgres_url) as saver:
+        count, found = trips.of(lambda: saver.get_tuple(at()))
+        assert count == 3
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == chat.messages
+        assert len(found.pending_writes or ()) == 1
+        count, found = trips.of(lambda: saver.get_tuple(at()))
+        assert count <= 2
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == chat.messages
+        chat.put()  # by another handle: what this one remembers isn't the latest any more
+        count, found = trips.of(lambda: saver.get_tuple(at()))
+        assert count <= 3
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == chat.messages
+
+
+def test_an_earlier_checkpoint_takes_no_more(chat: Chat, trips: Trips, postgres_url: str) -> None:
+    earlier = list(chat.saver.history(at()))[-2]
+    with DeltaSaver.from_url(postgres_url) as saver:
+        count, found = trips.of(lambda: saver.get_tuple(at(earlier.id)))
+        assert count <= 4
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"] == chat.messages[:2]
+
+
+def test_a_page_takes_two_without_values_and_four_with_them(chat: Chat, trips: Trips, postgres_url: str) -> None:
+    with DeltaSaver.from_url(postgres_url) as saver:
+        count, entries = trips.of(lambda: list(saver.history(at(), limit=10)))
+        assert count == 2
+        assert len(entries) == min(10, len(chat.messages))
+    with DeltaSaver.from_url(postgres_url) as saver:
+        count, tuples = trips.of(lambda: list(saver.list(at(), limit=10)))
+        assert count <= 4
+        assert [found.config["configurable"]["checkpoint_id"] for found in tuples] == [entry.id for entry in entries]
+        assert trips.of(lambda: list(saver.list(at(), limit=10)))[0] <= 3
+
+
+@pytest.fixture
+def edited(postgres_url: str) -> Iterator[Store]:
+    """A thread whose document is edited all the while, so that its chunks stand on earlier ones."""
+    with deltastore.open(postgres_url) as store:
+        thread = store.thread("t")
+        for number in range(60):
+            thread.append({"doc": "a sentence that stays. " * 400 + str(number)})
+        yield store
+
+
+def test_an_edited_value_takes_one_more(edited: Store, trips: Trips, postgres_url: str) -> None:
+    with deltastore.open(postgres_url) as store:
+        count, state = trips.of(lambda: store.thread("t").state())
+    assert count <= 4
+    assert state["doc"].endswith(" 59")
