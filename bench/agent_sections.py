@@ -1,13 +1,12 @@
 """The parts of docs/benchmarks.md on agents' runs."""
 
-import textwrap
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.agent_kills import LOOK
 from bench.agent_savers import PRODUCT, WAYS
+from bench.markdown import spread, table, text
 from bench.sections import load
-from bench.tables import WIDTH, figure
+from bench.tables import figure
 
 ROUNDS = """
 Five rounds of a model and three tools (search, extract, summarise, send mail), killed with kill -9 at each moment after
@@ -56,19 +55,19 @@ def resumed() -> list[str]:
             f"{each['kill_points']}",
             f"{each['identical'] / each['kill_points']:.0%}",
             "{median:.0%} ({least:.0%} to {most:.0%})".format(**each["saved"]),
-            _spread(each["resume"]),
+            spread(each["resume"]),
         )
         for prompt, each in result["rounds"].items()
     ]
     long = result["long"]
-    times = [_spread(each) for each in (*long["ms"].values(), result["import"])]
+    times = [spread(each) for each in (*long["ms"].values(), result["import"])]
     return [
         "## Agents killed and resumed",
         "",
-        *_text(ROUNDS),
-        *_table(("prompt", "kill points", "identical", "tokens saved", "resume, ms"), rows),
-        *_text(LONG.format(**long)),
-        *_table(("steps", "open", "restored", "next call", "processor", "import"), [(f"{long['steps']}", *times)]),
+        *text(ROUNDS),
+        *table(("prompt", "kill points", "identical", "tokens saved", "resume, ms"), rows),
+        *text(LONG.format(**long)),
+        *table(("steps", "open", "restored", "next call", "processor", "import"), [(f"{long['steps']}", *times)]),
     ]
 
 
@@ -88,8 +87,8 @@ def killed() -> list[str]:
     return [
         "## Agents killed at random",
         "",
-        *_text(KILLS.format(**result)),
-        *_table(("calls in doubt", *KILL_COLUMNS, "answered"), rows),
+        *text(KILLS.format(**result)),
+        *table(("calls in doubt", *KILL_COLUMNS, "answered"), rows),
     ]
 
 
@@ -116,7 +115,7 @@ def saved() -> list[str]:
         for policy, ways in result["policies"].items()
         for way, each in ways.items()
     ]
-    return ["## Agents' checkpoints", "", *_text(SAVES.format(**result)), *_table(columns, rows, texts=2)]
+    return ["## Agents' checkpoints", "", *text(SAVES.format(**result)), *table(columns, rows, texts=2)]
 
 
 def _saves(way: str, each: dict[str, Any], ours: dict[str, Any]) -> list[str]:
@@ -128,23 +127,9 @@ def _saves(way: str, each: dict[str, Any], ours: dict[str, Any]) -> list[str]:
         ", ".join(figure(each["save"][which]) for which in ("p50_ms", "p95_ms", "most_ms")),
         figure(each["processor"]["p50_ms"]),
         figure(each["call"]["p50_ms"]) if way == PRODUCT else "",
-        _spread(each["resume"]),
+        spread(each["resume"]),
         figure(each["peak_bytes"] / 1e6),
     ]
-
-
-def _text(paragraph: str) -> list[str]:
-    return [*textwrap.wrap(paragraph.strip(), WIDTH), ""]
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> list[str]:
-    """Return a table whose first columns are texts, and the others figures."""
-    rule = " --- |" * texts + " ---: |" * (len(columns) - texts)
-    return [f"| {' | '.join(columns)} |", f"|{rule}", *(f"| {' | '.join(row)} |" for row in rows), ""]
-
-
-def _spread(found: dict[str, Any]) -> str:
-    return f"{figure(found['p50_ms'])} ({figure(found['least_ms'])} to {figure(found['most_ms'])})"
 
 
 def _against(size: int, ours: int, unit: float) -> str:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -40,8 +40,8 @@ def message(number: int) -> dict[str, str]:
     return {"role": "user" if number % 2 else "assistant", "content": prose(random.Random(f"commits {number}"), 500)}
 
 
-def one_put(saver: Any, config: dict[str, Any], step: int, earlier: int = 0) -> dict[str, Any]:
-    """Put a checkpoint as a chat makes them, and return where the next one goes."""
+def one_put(put: Callable[..., Any], config: dict[str, Any], step: int, earlier: int = 0) -> Any:
+    """Put a checkpoint as a chat makes them, and return what the saver's `put` or `aput` gives: where the next goes."""
     version = f"{step + 1:032}.0.5"
     checkpoint = {
         "v": 4,
@@ -53,7 +53,7 @@ def one_put(saver: Any, config: dict[str, Any], step: int, earlier: int = 0) -> 
         "updated_channels": ["messages", "n"],
     }
     metadata = {"source": "loop", "step": step, "parents": {}}
-    return saver.put(config, checkpoint, metadata, {"messages": version, "n": version})
+    return put(config, checkpoint, metadata, {"messages": version, "n": version})
 
 
 @contextmanager
@@ -75,37 +75,41 @@ def slow_commits(seconds: float) -> Iterator[None]:
         LmdbWriteTransaction.__exit__ = leave  # type: ignore[method-assign]
 
 
-def per_second(name: str, threads: int, puts: int, earlier: int) -> float:
+def per_second(saver: Any, threads: int, puts: int, earlier: int = 0) -> float:
     """Return the puts per second of so many threads on a new store, in conversations that have `earlier` messages."""
+    starts = []
+    for number in range(puts // STEPS):
+        config: dict[str, Any] = {"configurable": {"thread_id": f"thread {number}", "checkpoint_ns": ""}}
+        starts.append(one_put(saver.put, config, 0, earlier))
+    waiting = iter(starts)
+    ready, lock = threading.Barrier(threads + 1), threading.Lock()
+
+    def work() -> None:
+        ready.wait()
+        while True:
+            with lock:
+                config = next(waiting, None)
+            if config is None:
+                return
+            for step in range(1, 1 + STEPS):
+                config = one_put(saver.put, config, step, earlier)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    started = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    return len(starts) * STEPS / (time.perf_counter() - started)
+
+
+def on_a_new_store(name: str, threads: int, puts: int, earlier: int) -> float:
     with (
         tempfile.TemporaryDirectory(prefix="deltastore-bench-") as folder,
         SAVERS[name].open(Path(folder)) as (saver, _),
     ):
-        starts = []
-        for number in range(puts // STEPS):
-            config: dict[str, Any] = {"configurable": {"thread_id": f"thread {number}", "checkpoint_ns": ""}}
-            starts.append(one_put(saver, config, 0, earlier))
-        waiting = iter(starts)
-        ready, lock = threading.Barrier(threads + 1), threading.Lock()
-
-        def work() -> None:
-            ready.wait()
-            while True:
-                with lock:
-                    config = next(waiting, None)
-                if config is None:
-                    return
-                for step in range(1, 1 + STEPS):
-                    config = one_put(saver, config, step, earlier)
-
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        ready.wait()
-        started = time.perf_counter()
-        for worker in workers:
-            worker.join()
-        return len(starts) * STEPS / (time.perf_counter() - started)
+        return per_second(saver, threads, puts, earlier)
 
 
 def measure(rounds: int, puts: int, slow_s: float, earlier: int) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def measure(rounds: int, puts: int, slow_s: float, earlier: int) -> dict[str, An
                 if slow_s and name != "deltastore":
                     continue
                 for threads, rates in by_threads.items():
-                    rates.append(per_second(name, threads, puts // 8 if slow_s and threads == 1 else puts, earlier))
+                    rates.append(on_a_new_store(name, threads, puts // 8 if slow_s and threads == 1 else puts, earlier))
     result: dict[str, Any] = {
         name: {
             str(threads): {

@@ -17,7 +17,7 @@ from bench.digests import digest, fields_digest, hash_answers, state_values
 from bench.disk import allocated_bytes
 from bench.memory import peak_bytes, restart_peak
 from bench.recording import PUT_OF_MESSAGES, Config, Record, load_record, replay
-from bench.savers import PRODUCT, SAVERS, Opened
+from bench.savers import ON_POSTGRES, PRODUCT, SAVERS, Opened
 from bench.timing import POINTS, curve_ms, ms, spread_ms, summarise
 from bench.workloads import WORKLOADS, Workload, delta_channels
 
@@ -111,7 +111,7 @@ def history(task: Task, opened: Opened) -> dict[str, Any]:
     listed: list[str] = []
     took = _timed(lambda: listed.extend(found.checkpoint["id"] for found in opened.saver.list(thread)))
     result = {"n": len(listed), "list_ms": ms(took), "listed": digest(listed)}
-    if task.saver == PRODUCT:
+    if task.saver in (PRODUCT, ON_POSTGRES):
         saver: Any = opened.saver
         result["metadata"] = spread_ms([_timed(lambda: list(saver.history(thread))) for _ in range(METADATA_READS)])
     return result

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from bench import agent_sections, plots, sections, tables
+from bench import agent_sections, plots, postgres_section, sections, tables
 from bench.savers import SAVERS
 from bench.tables import WIDTH, Results
 
@@ -74,6 +74,7 @@ def page() -> str:
         lines += sections.opening(opening)
     if importing:
         lines += sections.importing(importing)
+    lines += postgres_section.on_postgres()
     lines += agent_sections.resumed() + agent_sections.killed() + agent_sections.saved()
     lines += _plot(drawn, "agents", "Bytes stored, by the number of rounds")
     return "\n".join([*lines, *sections.provenance(list(results))])

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from bench.services import SERVERS
 
-PRODUCT = "deltastore"
+PRODUCT, ON_POSTGRES = "deltastore", "deltastore_postgres"
 REFERENCE = "inmemory"
 """The saver whose answers are right by definition."""
 
@@ -38,6 +39,14 @@ def _open_deltastore(directory: Path, _address: str = "") -> Iterator[Opened]:
 
 
 @contextmanager
+def _open_on_postgres(_directory: Path, address: str) -> Iterator[Opened]:
+    from deltastore.langgraph import DeltaSaver
+
+    with DeltaSaver.from_url(address) as saver:
+        yield Opened(saver, partial(_table_bytes, address, "deltastore"))
+
+
+@contextmanager
 def _open_sqlite(directory: Path, _address: str = "") -> Iterator[Opened]:
     from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -51,17 +60,21 @@ def _open_postgres(_directory: Path, address: str) -> Iterator[Opened]:
 
     with PostgresSaver.from_conn_string(address) as saver:
         saver.setup()
+        yield Opened(saver, partial(_table_bytes, address, "public"))
 
-        def table_bytes() -> int:
-            """Return the size of tables with their indexes and long values, without the write-ahead log."""
-            with saver.conn.cursor() as cursor:
-                cursor.execute(
-                    "SELECT sum(pg_total_relation_size(oid))::bigint AS size FROM pg_class"
-                    " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-                )
-                return int(cursor.fetchone()["size"])
 
-        yield Opened(saver, table_bytes)
+def _table_bytes(address: str, schema: str) -> int:
+    """Return the size of tables with their indexes and long values, without the write-ahead log."""
+    import psycopg
+
+    with psycopg.connect(address) as connection:
+        found = connection.execute(
+            "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = %s::regnamespace",
+            (schema,),
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
 
 
 @contextmanager
@@ -133,6 +146,14 @@ SAVERS = {
         "deltastore",
         "power loss",
         ("deltastore.langgraph", "deltastore.storage.lmdb"),
+    ),
+    ON_POSTGRES: Contender(
+        "deltastore on PostgreSQL",
+        _open_on_postgres,
+        "deltastore",
+        "power loss of the server",
+        ("psycopg", "deltastore.langgraph", "deltastore.storage.postgres"),
+        server="postgres",
     ),
     "sqlite": Contender(
         "SqliteSaver",

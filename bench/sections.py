@@ -29,6 +29,7 @@ OTHERS = (
     "agent_resume",
     "agent_kills",
     "agent_rounds",
+    "postgres",
 )
 """Results that aren't of bench.compare."""
 
