@@ -32,7 +32,9 @@ class Run(pg.Progress):
     """A run, begun or restored: its state, and what its program calls. A context manager, sync and async.
 
     Calls may be concurrent, from tasks and from threads; everything else belongs to the program's main line. Leaving it
-    puts a checkpoint that tells how it ended.
+    puts a checkpoint that tells how it ended. Once it was stopped (by Paused, ConflictError, InDoubtError,
+    ChangedPathError, RottenResultError), calls, steps, saves and leaving it raise that error again: a program that
+    caught it does no harm.
     """
 
     __slots__ = ("_calls", "_entered", "_saves")
@@ -195,11 +197,7 @@ class Run(pg.Progress):
     # --- boundaries
 
     def add(self, message: Any) -> None:
-        """Append a message; a checkpoint is put if the policy asks for it. Raises EncodeError, ConflictError.
-
-        Once the run was stopped (by Paused, ConflictError, InDoubtError, ChangedPathError, RottenResultError), this and
-        all else that goes on raises that error again, and so does leaving it: a program that caught it does no harm.
-        """
+        """Append a message; a checkpoint is put if the policy asks for it. Raises EncodeError, ConflictError."""
         drive(self._add(message))
 
     async def aadd(self, message: Any) -> None:
