@@ -314,9 +314,7 @@ class Log:
                 return []
             number, _, found = located
             view = self._view(tx, number, thread)
-            tasks = finding.tasks(view, found, id_)
-            if task is not None:
-                tasks = {task: tasks[task]} if task in tasks else {}
+            tasks = finding.tasks(view, found, id_) if task is None else finding.task(view, found, id_, task)
             return loading.load_writes(view, self.registry, tasks)
 
     def walk(
