@@ -49,19 +49,30 @@ def drive(steps: Steps[Result]) -> Result:
 
 
 async def adrive(steps: Steps[Result]) -> Result:
-    """Do what is asked for without blocking the event loop."""
+    """Do what is asked for without blocking the event loop.
+
+    What runs in a thread can't be stopped. So a cancellation waits until that has ended and is recorded, and nothing
+    more of the user's is begun.
+    """
+    cancels: list[asyncio.CancelledError] = []
     try:
         effect = next(steps)
         while True:
             try:
-                done = await _ado(effect)
+                done = await _ado(effect, cancels)
             except BaseException as error:  # noqa: BLE001 - handed on to whoever asked, or raised from there
                 effect = steps.throw(error)
             else:
                 effect = steps.send(done)
     except StopIteration as stop:
+        if cancels:
+            raise cancels[0] from None
         result: Result = stop.value
         return result
+    except Exception as error:
+        if cancels:
+            raise cancels[0] from error
+        raise
 
 
 def is_asynchronous(function: Any) -> bool:
@@ -81,8 +92,20 @@ def _do(effect: Stored | Invoked) -> Any:
     return done
 
 
-async def _ado(effect: Stored | Invoked) -> Any:
+async def _ado(effect: Stored | Invoked, cancels: list[asyncio.CancelledError]) -> Any:
     if isinstance(effect, Stored):
-        return await asyncio.to_thread(effect.do)
-    done = effect.do() if effect.asynchronous else await asyncio.to_thread(effect.do)
+        return await _in_thread(effect.do, cancels)
+    if cancels:
+        raise cancels[0]
+    done = effect.do() if effect.asynchronous else await _in_thread(effect.do, cancels)
     return await done if inspect.isawaitable(done) else done
+
+
+async def _in_thread(do: Callable[[], Any], cancels: list[asyncio.CancelledError]) -> Any:
+    running = asyncio.ensure_future(asyncio.to_thread(do))
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as cancel:
+            cancels.append(cancel)
+    return running.result()

@@ -15,6 +15,7 @@ from deltastore.terms import PendingWrite
 TOOL, MODEL, STREAM, PAUSE = "tool", "model", "stream", "pause"
 STARTED, DONE, FAILED = "started", "done", "failed"
 TOKENS: Final = "tokens"
+AGAIN: Final = "again"
 INPUT_CHANNELS: Final[Mapping[str, str]] = {
     TOOL: "tool_calls",
     MODEL: "messages",
@@ -48,19 +49,28 @@ class Attempt(NamedTuple):
     facts: Mapping[str, Any] = {}
     output: Any = None
 
+    @property
+    def again(self) -> bool:
+        """Whether it failed in a way that isn't final, whatever the program did after it."""
+        return self.state == FAILED and bool(self.facts.get(AGAIN))
+
 
 class Entry(NamedTuple):
-    """A recorded call. `arguments` are encoded; `sequential`: no other call of the run was concurrent by intent."""
+    """A recorded call. `arguments`, and the `defaults` of those that weren't given, are encoded.
+
+    `sequential`: no other call of the run was concurrent by intent. `within`: the key of the call that made this one.
+    """
 
     key: str
     kind: str
     name: str
     arguments: Mapping[str, Any]
+    defaults: Mapping[str, Any]
     occurrence: int
     step_index: int
     node_name: str | None
     sequential: bool
-    nested: bool
+    within: str
     attempts: tuple[Attempt, ...]
     tokens: tuple[Any, ...] = ()
     flushes: int = 0
@@ -101,8 +111,8 @@ def judge(entry: Entry | None, *, last_began: int, fresh: bool = False) -> Verdi
     if last.state == DONE:
         return Verdict(Action.ANSWER, "it is recorded as done")
     if last.state == FAILED:
-        if last.facts.get("paused"):
-            return Verdict(Action.RUN, "it asked for a decision")
+        if last.again:
+            return Verdict(Action.RUN, "it asked for a decision, or ended the run, or never began in earnest")
         if last_began > last.ended:
             return Verdict(Action.FAIL, "it is recorded as failed, and the program went on to other calls")
         return Verdict(Action.RUN, "it failed, and nothing was called after it")
@@ -111,23 +121,26 @@ def judge(entry: Entry | None, *, last_began: int, fresh: bool = False) -> Verdi
     return Verdict(Action.DOUBT, "it was begun, and no end is recorded")
 
 
-def overlooked(entries: Iterable[Entry], asked: Iterable[str], *, sequential: bool = False) -> list[Entry]:
-    """Return the recorded calls that the program should have made again by now, in their order.
+def expected(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the recorded calls that the program should make again, by what they are found by.
 
-    Those that failed at last, those made by other calls and the questions of pauses don't count; with `sequential`,
-    neither do those that were concurrent.
+    Those that failed at last, those made by other calls and the questions of pauses don't count, nor what was called
+    between a failure that isn't final and the next attempt: the program needn't come that way again.
     """
-    known = set(asked)
-    found = [
-        entry
-        for entry in entries
-        if entry.key not in known
-        and entry.kind != PAUSE
-        and not entry.nested
+    strays = [span for entry in entries.values() for span in _strays(entry)]
+    return {
+        key: entry
+        for key, entry in entries.items()
+        if entry.kind != PAUSE
+        and not entry.within
         and entry.last.state != FAILED
-        and (entry.sequential or not sequential)
-    ]
-    return sorted(found, key=lambda entry: entry.attempts[0].began)
+        and not any(start < entry.attempts[0].began < end for start, end in strays)
+    }
+
+
+def _strays(entry: Entry) -> list[tuple[int, float]]:
+    following = [*(float(attempt.began) for attempt in entry.attempts[1:]), float("inf")]
+    return [(attempt.ended, end) for attempt, end in zip(entry.attempts, following, strict=True) if attempt.again]
 
 
 # --- as pending writes --------------------------------------------------------------------
@@ -150,12 +163,13 @@ def start_writes(entry: Entry, attempt: Attempt) -> list[tuple[str, Any]]:
         "kind": entry.kind,
         "name": entry.name,
         "arguments": arguments,
+        "defaults": dict(entry.defaults),
         "prompted": prompted,
         "occurrence": entry.occurrence,
         "step": entry.step_index,
         "node": entry.node_name,
         "sequential": entry.sequential,
-        "nested": entry.nested,
+        "within": entry.within,
         "attempt": attempt.number,
         "began": attempt.began,
         "since": attempt.since,
@@ -170,6 +184,11 @@ def end_writes(kind: str, state: str, facts: Mapping[str, Any], output: Any) -> 
     The places of the start come first, empty: of one task the first write in each place stays.
     """
     return [(STARTED, None), (INPUT_CHANNELS[kind], None), (state, dict(facts)), (OUTPUT_CHANNELS[kind], [output])]
+
+
+def again_writes(kind: str) -> list[tuple[str, Any]]:
+    """Return the writes that record, of a failure, that it ended the run: it isn't final then."""
+    return [(STARTED, None), (INPUT_CHANNELS[kind], None), (FAILED, None), (OUTPUT_CHANNELS[kind], None), (AGAIN, True)]
 
 
 def task_of(key: str, attempt: int) -> str:
@@ -204,6 +223,7 @@ def read(writes: Iterable[PendingWrite]) -> dict[str, Entry]:
         if key in entries:
             since = entries[key].last.since
             tokens = tuple(token for flush in sorted(shown) if flush >= since for token in shown[flush])
+            tokens = tokens[: entries[key].last.facts.get("shown")]
             entries[key] = entries[key]._replace(tokens=tokens, flushes=max(shown) + 1)
     return entries
 
@@ -219,7 +239,7 @@ def _entry(key: str, found: Mapping[str, Any]) -> Entry:
     attempt = Attempt(note["attempt"], note["began"], note["since"], note["life"])
     state = next((state for state in (DONE, FAILED) if state in found), None)
     if state is not None:
-        facts = found[state]
+        facts = {**found[state], **({AGAIN: True} if AGAIN in found else {})}
         attempt = attempt._replace(
             state=state, ended=facts["ended"], facts=facts, output=found[OUTPUT_CHANNELS[kind]][0]
         )
@@ -228,10 +248,11 @@ def _entry(key: str, found: Mapping[str, Any]) -> Entry:
         kind,
         note["name"],
         arguments,
+        note["defaults"],
         note["occurrence"],
         note["step"],
         note["node"],
         note["sequential"],
-        note["nested"],
+        note["within"],
         (attempt,),
     )

@@ -13,7 +13,7 @@ from deltastore.agent import journal as jn
 from deltastore.agent import progress as pg
 from deltastore.agent.calls import Calls, Rules
 from deltastore.agent.checkpoints import Checkpoint, listed
-from deltastore.agent.forking import copy_journal
+from deltastore.agent.forking import copy_journal, is_whole
 from deltastore.agent.place import Place
 from deltastore.agent.policies import EVERY_STEP, SavePolicy
 from deltastore.agent.recorded import RecordedCall, recorded
@@ -54,6 +54,8 @@ class CheckpointManager:
         """Use an open store, which stays the caller's to close. Raises InvalidInputError."""
         if on_changed_path not in ("warn", "raise"):
             raise InvalidInputError(f"on_changed_path={on_changed_path!r}; expected 'warn' or 'raise'")
+        if not callable(getattr(policy, "decide", None)):
+            raise InvalidInputError(f"policy {policy!r}; expected EVERY_STEP, every(5), Policy(…) or the like")
         self._store = store
         self._rules = Rules(Values(types), policy, check_in_doubt(in_doubt), on_changed_path, flush_s, flush_bytes, {})
 
@@ -85,6 +87,10 @@ class CheckpointManager:
             run_id = ulid.to_text(ulid.mint(None, self._store.log.now_ms()))
         elif self._store.thread(run_id).latest() is not None:
             return self.restore(run_id, check=check)
+        if isinstance(messages, (str, bytes, Mapping)):
+            raise InvalidInputError(f"messages {messages!r}; expected a list of messages")
+        if state is not None and not isinstance(state, Mapping):
+            raise InvalidInputError(f"state is a {type(state).__name__}; expected names and values")
         made = pg.Progress(run_id, state=dict(state or {}), messages=list(messages), metadata=dict(metadata or {}))
         return self._begin(made, {"kind": "begin", "reason": "the run began"})
 
@@ -117,8 +123,14 @@ class CheckpointManager:
         branch = at is not None and at_id not in (last.checkpoint_id, last.resumes_at)
         if not branch:
             made.status = last.status
-        forked = start.forked_from is not None
-        place = Place(run_id, at_id, jn.read(thread.writes(at_id)).values(), branch=branch or forked)
+        writes = thread.writes(at_id)
+        origin = start.forked_from
+        if origin is not None and not branch and not is_whole(writes):
+            raise InvalidInputError(
+                f"run {run_id!r} is a fork of {origin['run_id']!r} that was broken off; complete it with "
+                f"manager.fork({origin['run_id']!r}, {origin['checkpoint_id']!r}, as_={run_id!r})"
+            )
+        place = Place(run_id, at_id, jn.read(writes).values(), branch=branch or origin is not None)
         calls = Calls(made, thread, self._rules, place, check=check)
         parent = last.checkpoint_id if at is None else at_id
         tagged = last.resumes_at if last.resumes_at != last.checkpoint_id else ""
@@ -132,17 +144,22 @@ class CheckpointManager:
         """Begin another run with the state that one had at a checkpoint, by default where it would start again.
 
         Calls that were done after the checkpoint are done for the new run too, as far as it makes the same ones.
+        Forking again in the same way, before the new run has another checkpoint, completes a fork that was broken off.
         Raises as `restore`, and ThreadExistsError.
         """
         source, _, start = self._find(run_id, at)
-        if self._store.thread(as_).latest() is not None:
-            raise ThreadExistsError(f"a run {as_!r} is here already; fork under another id")
         at_id = start.checkpoint_id
+        origin = {"run_id": run_id, "checkpoint_id": at_id}
+        target, begun = self._store.thread(as_), ""
+        latest = target.latest()
+        if latest is not None:
+            begun = latest.id
+            if latest.metadata.get("forked_from") != origin:
+                raise ThreadExistsError(f"a run {as_!r} is here already; fork under another id")
         made = pg.restored(as_, source.state(at_id), source.checkpoint(at_id).metadata, self._rules.values)
         made.status = pg.RUNNING
-        origin = {"run_id": run_id, "checkpoint_id": at_id}
-        first = self._put_first(made, {"kind": "fork", "reason": "it was forked", "forked_from": origin})
-        copy_journal(source.writes(at_id), self._store.thread(as_), first)
+        first = begun or self._put_first(made, {"kind": "fork", "reason": "it was forked", "forked_from": origin})
+        copy_journal(source.writes(at_id), target, first)
         return self.restore(as_)
 
     async def afork(self, run_id: str, at: Checkpoint | str | None = None, *, as_: str) -> Run:
@@ -214,6 +231,8 @@ class CheckpointManager:
 def _id(run_id: str, at: Checkpoint | str) -> str:
     if isinstance(at, str):
         return at
+    if not isinstance(at, Checkpoint):
+        raise InvalidInputError(f"checkpoint {at!r}; expected one of manager.list_checkpoints({run_id!r}), or its id")
     if at.run_id != run_id:
         raise InvalidInputError(f"checkpoint {at.checkpoint_id} belongs to run {at.run_id!r}, not to {run_id!r}")
     return at.checkpoint_id

@@ -4,7 +4,7 @@ Knows OpenAI's chat completions and responses, and Anthropic's messages, as dict
 The invariant: an unknown shape is an ordinary message that cost nothing, never an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 REPLY, RESULT, OTHER = "message", "tool", "other"
@@ -39,6 +39,32 @@ def usage_of(reply: Any) -> dict[str, int]:
         if count is not None:
             found[name] = count
     return found
+
+
+def usage_of_tokens(tokens: Iterable[Any]) -> dict[str, int]:
+    """Return the tokens that a stream's chunks say it took; of each count, which only grows, the last one tells."""
+    found: dict[str, int] = {}
+    for token in tokens:
+        for holder in (token, part(token, "message"), part(token, "response")):
+            found |= usage_of(holder)
+    return found
+
+
+def text_of(token: Any) -> str:
+    """Return the text that a stream's token, or an SDK's chunk, adds to the reply; empty where it adds none."""
+    if isinstance(token, str):
+        return token
+    choices, delta = part(token, "choices"), part(token, "delta")
+    if isinstance(choices, list) and choices:
+        text = part(part(choices[0], "delta"), "content")
+    else:
+        text = delta if part(token, "type") == "response.output_text.delta" else part(delta, "text")
+    return text if isinstance(text, str) else ""
+
+
+def sum_of(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Return the sum of two counts of tokens."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def part(whole: Any, name: str) -> Any:

@@ -18,6 +18,7 @@ from deltastore.errors import ConflictError, InvalidInputError, Paused
 
 def pause(calls: Calls, saves: Saves, question: Any) -> Steps[Any]:
     """Return the decision on a question. Raises Paused where there is none yet."""
+    calls.go_on()
     values, progress, place = calls.rules.values, calls.progress, calls.place
     kept = values.encode(question, "question")
     asked = calls.ask(place, Request(jn.PAUSE, "pause", {"question": kept}, pause))
@@ -31,25 +32,44 @@ def pause(calls: Calls, saves: Saves, question: Any) -> Steps[Any]:
         place.entries[entry.key] = entry
     progress.status = pg.PAUSED
     yield from saves.put(policies.INTERRUPT, "a decision is asked for", restart=False, question=kept)
-    raise Paused(question, progress.run_id)
+    raise calls.stop(Paused(question, progress.run_id))
 
 
-def resume(calls: Calls, decision: Any) -> Steps[None]:
-    """Give the decision on the last question that is open. Raises InvalidInputError, EncodeError, ConflictError."""
+def resume(calls: Calls, decision: Any, about: tuple[Any, ...]) -> Steps[None]:
+    """Give the decision on the question `about`, where it is given, else on the last that is open.
+
+    Raises InvalidInputError, EncodeError, ConflictError.
+    """
     values, place, run_id = calls.rules.values, calls.place, calls.progress.run_id
-    questions = [entry for entry in place.entries.values() if entry.kind == jn.PAUSE]
-    entry = max((entry for entry in questions if entry.last.state == jn.STARTED), key=_began, default=None)
-    if entry is None:
-        raise InvalidInputError(f"run {run_id!r} waits for no decision; its status is {calls.progress.status!r}")
+    entry = _open(calls, about)
     output = values.encode(decision, "decision")
     task = jn.task_of(entry.key, entry.last.number)
     yield calls.put(place, task, jn.end_writes(jn.PAUSE, jn.DONE, {"ended": place.tick()}, output))
     stored = yield Stored(lambda: jn.read(calls.thread.writes(place.checkpoint_id)))
     place.entries = {found: stored.get(known.key, known) for found, known in place.entries.items()}
     calls.progress.status = pg.RUNNING
+    if calls.stopped is not None:
+        calls.stop(InvalidInputError(f"run {run_id!r} was given its decision; restore it, and run its program again"))
     standing = stored[entry.key].last.output
     if standing != output:
         raise ConflictError(f"run {run_id!r}: somebody else decided first: {values.decode(standing)!r}; that stands")
+
+
+def _open(calls: Calls, about: tuple[Any, ...]) -> jn.Entry:
+    values, run_id = calls.rules.values, calls.progress.run_id
+    found = [entry for entry in calls.place.entries.values() if entry.kind == jn.PAUSE]
+    waiting = sorted((entry for entry in found if entry.last.state == jn.STARTED), key=_began)
+    if not waiting:
+        raise InvalidInputError(f"run {run_id!r} waits for no decision; its status is {calls.progress.status!r}")
+    if about:
+        asked = values.encode(about[0], "question")
+        waiting = [entry for entry in waiting if entry.arguments["question"] == asked]
+        if not waiting:
+            raise InvalidInputError(f"run {run_id!r} doesn't wait for a decision on {about[0]!r}")
+    elif sum(entry.last.life == waiting[-1].last.life for entry in waiting) > 1:  # of others the program went on
+        questions = [values.decode(entry.arguments["question"]) for entry in waiting]
+        raise InvalidInputError(f"run {run_id!r} waits for decisions on {questions}; say which: resume(…, question=…)")
+    return waiting[-1]
 
 
 def _began(entry: jn.Entry) -> int:

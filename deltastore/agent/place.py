@@ -1,17 +1,18 @@
 """Place: where a run is between two checkpoints that it could start again from, with the journal kept there.
 
-Imports journal and fingerprints. Thread-safe. The invariant: calls are numbered in the order in which the
+Imports journal, requests and fingerprints. Thread-safe. The invariant: calls are numbered in the order in which the
 program makes them, whatever order they end in.
 """
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from deltastore.agent import journal as jn
 from deltastore.agent.fingerprints import Position, fingerprint
+from deltastore.agent.requests import Request
 
 
 class Asked(NamedTuple):
@@ -35,7 +36,7 @@ class Place:
         self.branch = branch
         self.in_flight: dict[str, str] = {}
         self._main: object = None
-        self._asked: set[str] = set()
+        self._expected = {} if branch else jn.expected(self.entries)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         times = [max(attempt.began, attempt.ended) for entry in self.entries.values() for attempt in entry.attempts]
@@ -54,8 +55,9 @@ class Place:
             self._next += 1
             return self._next - 1
 
-    def ask(self, position: Position, kind: str, name: str, arguments: Mapping[str, Any], *, nested: bool) -> Asked:
+    def ask(self, position: Position, request: Request) -> Asked:
         """Take up a call, the next one like it at this position."""
+        kind, name, arguments = request.kind, request.name, request.arguments
         first = fingerprint(position, kind, name, arguments, 0)
         here = track()
         with self._lock:
@@ -65,32 +67,36 @@ class Place:
             self._counts[first] += 1
             key = fingerprint(position, kind, name, arguments, occurrence) if occurrence else first
             entry = self.entries.get(key)
-            self._asked.add(key if entry is None else entry.key)
+            self._expected.pop(key, None)
             if entry is not None:
                 return Asked(entry, True)
-            sequential = here == self._main and not nested
-            _, _, step, node = position
-            made = jn.Entry(key, kind, name, arguments, occurrence, step, node, sequential, nested, ())
+            sequential = here == self._main and not position.within
+            _, _, step, node, within = position
+            made = jn.Entry(
+                key, kind, name, arguments, request.defaults, occurrence, step, node, sequential, within, ()
+            )
             return Asked(made, False)
 
-    def results(self) -> dict[str, Any]:
-        """Return the encoded records of the tools' results that stand here, by the calls' keys, in their order."""
+    def done(self) -> list[jn.Entry]:
+        """Return the recorded calls of tools whose results stand here, in the order in which they ended."""
         done = [entry for entry in self.entries.values() if entry.kind == jn.TOOL and entry.last.state == jn.DONE]
-        return {entry.key: entry.last.output for entry in sorted(done, key=lambda entry: entry.last.ended)}
+        return sorted(done, key=lambda entry: entry.last.ended)
 
     def overlooked(self, *, sequential: bool) -> list[jn.Entry]:
-        """Return the recorded calls that should have come by now, once: what was told isn't told again."""
-        if self.branch:
-            return []
+        """Return the recorded calls that should have come by now, in their order, once: it isn't told again.
+
+        With `sequential`, those that were concurrent may still come.
+        """
         with self._lock:
-            found = jn.overlooked(self.entries.values(), self._asked, sequential=sequential)
-            self._asked.update(entry.key for entry in found)
-        return found
+            found = {key: entry for key, entry in self._expected.items() if entry.sequential or not sequential}
+            for key in found:
+                del self._expected[key]
+        return sorted(found.values(), key=lambda entry: entry.attempts[0].began)
 
 
 def _fingerprint(run_id: str, checkpoint_id: str, entry: jn.Entry) -> str:
     """Return what a recorded call is found by: in a copied or forked run not the key that it was made under."""
-    position = Position(run_id, checkpoint_id, entry.step_index, entry.node_name)
+    position = Position(run_id, checkpoint_id, entry.step_index, entry.node_name, entry.within)
     return fingerprint(position, entry.kind, entry.name, entry.arguments, entry.occurrence)
 
 

@@ -2,17 +2,17 @@
 
 A precondition is taken when the result is stored, with what was found then, and compared before a restored run executes
 anything. Imports values and errors; looks at files and the clock. The invariant: of one condition what was found last
-counts, so a run that changes a file itself, and says so, doesn't rot by it.
+counts, so a run that changes a file itself, and says so, doesn't rot by it, nor one that took a new token in time.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from deltastore.agent.values import Values
 from deltastore.errors import InvalidInputError, RottenResultError
@@ -48,6 +48,14 @@ Condition = FileIs | ValidUntil | Registered
 Checks = Mapping[str, Callable[[Any], Any]]
 
 
+class Taken(NamedTuple):
+    """A condition as it was taken, with the name of the call whose result rests on it, and what that was asked for."""
+
+    call: str
+    asked: str
+    condition: Mapping[str, Any]
+
+
 def take(condition: Condition, checks: Checks, values: Values) -> dict[str, Any]:
     """Return a condition with what is found of it now, as plain data. Raises InvalidInputError, EncodeError."""
     if isinstance(condition, FileIs):
@@ -61,20 +69,24 @@ def take(condition: Condition, checks: Checks, values: Values) -> dict[str, Any]
         argument = values.encode(condition.argument, f"precondition {condition.name!r}: argument")
         found = values.encode(_ask(condition.name, condition.argument, checks), f"precondition {condition.name!r}")
         return {"kind": "registered", "name": condition.name, "subject": argument, "found": found}
-    raise InvalidInputError(
-        f"a precondition of type {type(condition).__name__}; FileIs, ValidUntil and Registered are taken"
-    )
+    raise _unknown(condition)
 
 
-def check(run_id: str, taken: Iterable[tuple[str, Mapping[str, Any]]], checks: Checks, values: Values) -> None:
-    """Compare conditions, each with the name of the call whose result rests on it, with what is found now.
+def validate(holds: Sequence[Condition] | Callable[[Any], Any], checks: Checks) -> None:
+    """Look whether these conditions can be taken, before anything is done for them. Raises InvalidInputError."""
+    for condition in () if callable(holds) else holds:
+        if not isinstance(condition, (FileIs, ValidUntil, Registered)):
+            raise _unknown(condition)
+        if isinstance(condition, Registered) and condition.name not in checks:
+            raise _unregistered(condition.name)
+
+
+def check(run_id: str, taken: Iterable[Taken], checks: Checks, values: Values) -> None:
+    """Compare conditions with what is found now.
 
     Raises RottenResultError on the first that differs, InvalidInputError on a name that isn't registered.
     """
-    latest = {
-        (condition["kind"], condition.get("name"), repr(condition["subject"])): (call, condition)
-        for call, condition in taken
-    }
+    latest = {_subject(one): (one.call, one.condition) for one in taken}
     for call, condition in latest.values():
         expected, found = condition["found"], _find(condition, checks, values)
         if expected != found:
@@ -88,6 +100,24 @@ def check(run_id: str, taken: Iterable[tuple[str, Mapping[str, Any]]], checks: C
                 expected=was,
                 found=is_,
             )
+
+
+def _subject(taken: Taken) -> tuple[Any, ...]:
+    """Return what a condition is about: a later one about the same stands in its place."""
+    condition = taken.condition
+    if condition["kind"] == "until":  # a call that is made anew has a new limit
+        return ("until", taken.call, taken.asked)
+    return (condition["kind"], condition.get("name"), repr(condition["subject"]))
+
+
+def _unknown(condition: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"a precondition of type {type(condition).__name__}; FileIs, ValidUntil and Registered are taken"
+    )
+
+
+def _unregistered(name: str) -> InvalidInputError:
+    return InvalidInputError(f"no precondition {name!r} is registered; register it with manager.precondition")
 
 
 def _find(condition: Mapping[str, Any], checks: Checks, values: Values) -> Any:
@@ -111,7 +141,7 @@ def _describe(condition: Mapping[str, Any]) -> str:
 
 def _ask(name: str, argument: Any, checks: Checks) -> Any:
     if name not in checks:
-        raise InvalidInputError(f"no precondition {name!r} is registered; register it with manager.precondition")
+        raise _unregistered(name)
     return checks[name](argument)
 
 

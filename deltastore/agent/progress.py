@@ -1,13 +1,15 @@
 """Progress: what a run has come to, and its form as channels and metadata of a checkpoint.
 
-Imports values. The invariant: what is read back from a checkpoint's channels and metadata is what they were made of.
+Imports messages and values. The invariant: what is read back from a checkpoint's channels and metadata is what they
+were made of.
 """
 
-from bisect import insort
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from deltastore.agent.messages import sum_of
 from deltastore.agent.values import Values
 from deltastore.codec.blobs import Cut
 from deltastore.errors import InvalidInputError
@@ -51,14 +53,14 @@ class Progress:
 
     def end_tool(self, slot: int, record: dict[str, Any]) -> None:
         """Put a result into its slot: before those of calls that began later, however early they ended."""
-        insort(self._order, slot)
-        later = len(self._order) - 1 - self._order.index(slot)
+        place = bisect(self._order, slot)
+        later = len(self._order) - place
+        self._order.insert(place, slot)
         self.tool_results.insert(len(self.tool_results) - later, record)
 
     def add_usage(self, usage: Mapping[str, int]) -> None:
         """Sum up what a reply took."""
-        for name, count in usage.items():
-            self.token_usage[name] = self.token_usage.get(name, 0) + count
+        self.token_usage = sum_of(self.token_usage, usage)
 
 
 def channels(progress: Progress, values: Values, last: Callable[[str], Cut | None]) -> dict[str, Cut]:

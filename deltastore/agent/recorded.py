@@ -15,8 +15,8 @@ from deltastore.agent.values import Values
 class RecordedCall:
     """A call of a tool or a model, or a question. `state`: started, done or failed, of the last of its attempts.
 
-    `arguments` of a model's call are its name, prompt and sampling parameters. `result`: None unless it is done.
-    `tokens`: those of a stream that were shown.
+    `arguments` of a model's call are its name, prompt and sampling parameters, with the defaults of those not given.
+    `result`: None unless it is done. `tokens`: those of a stream that were shown.
     """
 
     kind: str
@@ -43,7 +43,7 @@ def recorded(entry: jn.Entry, values: Values) -> RecordedCall:
     return RecordedCall(
         entry.kind,
         entry.name,
-        values.decode(dict(entry.arguments)),
+        values.decode({**entry.defaults, **entry.arguments}),
         last.state,
         result,
         output["error"] if last.state == jn.FAILED else None,

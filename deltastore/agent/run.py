@@ -6,9 +6,10 @@ The invariant: leaving a run, however it ends, loses neither its state nor the j
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from deltastore.agent import journal as jn
 from deltastore.agent import messages, pausing, policies
@@ -23,6 +24,7 @@ from deltastore.agent.streams import AsyncTokenStream, TokenStream
 from deltastore.agent.tools import RUN, Holds, InDoubt, Options, recorded_by
 from deltastore.errors import ConflictError, DeltastoreError, InvalidInputError, Paused
 
+_THE_OPEN_ONE: Final = object()
 _CANCELLED = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
@@ -30,7 +32,9 @@ class Run(pg.Progress):
     """A run, begun or restored: its state, and what its program calls. A context manager, sync and async.
 
     Calls may be concurrent, from tasks and from threads; everything else belongs to the program's main line. Leaving it
-    puts a checkpoint that tells how it ended.
+    puts a checkpoint that tells how it ended. Once it was stopped (by Paused, ConflictError, InDoubtError,
+    ChangedPathError, RottenResultError), calls, steps, saves and leaving it raise that error again: a program that
+    caught it does no harm.
     """
 
     __slots__ = ("_calls", "_entered", "_saves")
@@ -231,13 +235,16 @@ class Run(pg.Progress):
         """As `pause`."""
         return await adrive(pausing.pause(self._calls, self._saves, question))
 
-    def resume(self, decision: Any) -> None:
-        """Give the decision on the last open question. Raises InvalidInputError, EncodeError, ConflictError."""
-        drive(pausing.resume(self._calls, decision))
+    def resume(self, decision: Any, *, question: Any = _THE_OPEN_ONE) -> None:
+        """Give the decision on the open question, or on this one of several.
 
-    async def aresume(self, decision: Any) -> None:
+        Raises InvalidInputError, EncodeError, ConflictError.
+        """
+        drive(pausing.resume(self._calls, decision, () if question is _THE_OPEN_ONE else (question,)))
+
+    async def aresume(self, decision: Any, *, question: Any = _THE_OPEN_ONE) -> None:
         """As `resume`."""
-        await adrive(pausing.resume(self._calls, decision))
+        await adrive(pausing.resume(self._calls, decision, () if question is _THE_OPEN_ONE else (question,)))
 
     # --- as a context
 
@@ -281,18 +288,31 @@ class Run(pg.Progress):
 
     def _leave(self, error: BaseException | None) -> Steps[None]:
         if self._entered is not None:
-            RUN.reset(self._entered)
-        if isinstance(error, Paused):
-            return
+            with suppress(ValueError):  # left in another context than it was entered in, where it wasn't known
+                RUN.reset(self._entered)
+        swallowed = self._calls.stopped if error is None else None
+        yield from self._close(error or swallowed)
+        if swallowed is not None:
+            raise swallowed
+
+    def _close(self, error: BaseException | None) -> Steps[None]:
         if error is None:
             self.status = pg.DONE
             yield from self._saves.put(policies.END, "the run ended", restart=True)
             return
-        if isinstance(error, ConflictError):
-            return  # somebody else has the run
-        self.status = pg.CANCELLED if isinstance(error, _CANCELLED) else pg.FAILED
+        if _consists_of(error, (Paused, ConflictError)):
+            return  # its state is saved, or somebody else has it
+        self.status = pg.CANCELLED if _consists_of(error, _CANCELLED) else pg.FAILED
         text = f"{type(error).__name__}: {error}"
         try:
+            yield from self._calls.not_final(error)
             yield from self._saves.put(policies.END, "the run broke off", restart=False, error=text)
         except DeltastoreError as second:
             error.add_note(f"deltastore: the run's state at its end wasn't saved: {second}")
+
+
+def _consists_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Tell whether an error is of these kinds, or a group of such alone."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_consists_of(one, kinds) for one in error.exceptions)
+    return isinstance(error, kinds)

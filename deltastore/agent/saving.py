@@ -15,7 +15,7 @@ from deltastore.agent.effects import Steps, Stored
 from deltastore.agent.place import Place
 from deltastore.agent.progress import channels, described
 from deltastore.codec.blobs import Cut
-from deltastore.errors import InvalidInputError
+from deltastore.errors import ConflictError, InvalidInputError
 
 RESUME_TAG: Final = "resume"
 """Keeps the checkpoint that looks lead back to from being pruned."""
@@ -54,11 +54,13 @@ class Saves:
         """
         calls = self.calls
         place = calls.place
+        if kind not in (policies.INTERRUPT, policies.END):
+            calls.go_on()
         if restart:
             if place.in_flight:
                 raise InvalidInputError(
                     f"run {calls.progress.run_id!r}: {'; '.join(place.in_flight.values())} still under way; the run "
-                    "can't start again from here. Await all calls before a step ends"
+                    "can't start again from here. Await all calls before a step ends, and close streams that you leave"
                 )
             calls.report(place.overlooked(sequential=False), f"came to a {kind} without asking for that")
         values = calls.rules.values
@@ -83,7 +85,10 @@ class Saves:
             if "resumes_at" in metadata and self._tagged != place.checkpoint_id:
                 thread.tag(RESUME_TAG, place.checkpoint_id)
                 self._tagged = place.checkpoint_id
-            made = thread.put_cuts(state, at=self.parent, metadata=metadata, expected_parent=self.tip)
+            try:
+                made = thread.put_cuts(state, at=self.parent, metadata=metadata, expected_parent=self.tip)
+            except ConflictError as error:
+                raise self.calls.stop(error)  # noqa: B904 - it is the error itself
             self.tip = self.parent = made.id
             self._stored = drawn
         return listed(made, thread, values)

@@ -5,17 +5,19 @@ same tokens first, and the model is asked for what comes after them.
 """
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import aclosing, suppress
 from typing import Any
 
-from deltastore.agent import failures
 from deltastore.agent import journal as jn
-from deltastore.agent.calls import Calls
+from deltastore.agent.calls import Calls, Making
 from deltastore.agent.effects import adrive, drive
+from deltastore.agent.messages import sum_of, text_of, usage_of_tokens
 from deltastore.agent.requests import Request
-from deltastore.errors import EncodeError
+from deltastore.agent.tools import CALL
+from deltastore.errors import EncodeError, InvalidInputError
 
 _WEIGHT = 16
 """What a token that is no text counts for, in bytes."""
@@ -29,9 +31,11 @@ class _Stream:
         """All tokens handed on so far."""
         self.replayed = 0
         """How many of them were shown in an earlier life of the run, at the front."""
+        calls.go_on()
         self._calls = calls
         self._request = request
         self._place = calls.place
+        self._making = Making(calls.place, request, 0, CALL.get())
         self._asked = calls.ask(self._place, request)
         self._entry: jn.Entry = self._asked.entry
         self._flushes = self._entry.flushes
@@ -44,8 +48,8 @@ class _Stream:
 
     @property
     def text(self) -> str:
-        """The tokens so far, joined."""
-        return "".join(self.tokens)
+        """The tokens so far, joined: those that are text, and the text of chunks of OpenAI's and Anthropic's SDKs."""
+        return "".join(map(text_of, self.tokens))
 
     @property
     def _goes_on(self) -> bool:
@@ -56,9 +60,10 @@ class _Stream:
             self.replayed += 1
             self.tokens.append(token)
             yield token
+        if not self._goes_on:
+            self._calls.end(self._making, self._entry.last)
         if self._verdict.action is jn.Action.FAIL:
-            kept = self._entry.last.output["error"]
-            raise failures.rebuild(self._calls.progress.run_id, self._entry.name, kept, self._calls.rules.values)
+            raise self._calls.failure(self._place, self._entry)
 
     def _open(self) -> Any:
         """Record the start of what is to be asked for."""
@@ -69,6 +74,17 @@ class _Stream:
 
     def _ask(self) -> Any:
         return self._request.function(list(self._shown), *self._request.args, **self._request.kwargs)
+
+    def _source(self, made: Any, kind: Any, twin: str) -> Any:
+        """Return what gives the tokens. Raises InvalidInputError where that is another kind of iterable, or none."""
+        if isinstance(made, kind):
+            return made
+        if inspect.iscoroutine(made):
+            made.close()
+        raise InvalidInputError(
+            f"{self._entry.name!r} returned a {type(made).__name__}; expected {kind.__name__} of tokens. For the other "
+            f"kind there is run.{twin}"
+        )
 
     def _hold(self, token: Any) -> bool:
         """Take a token; tell whether there are enough to be kept now."""
@@ -84,18 +100,24 @@ class _Stream:
             self._flushes += 1
             yield self._calls.put(self._place, task, [(jn.TOKENS, tokens)])
 
-    def _release(self) -> list[Any]:
+    def _release(self) -> Iterator[Any]:
+        """Hand on what is kept now, one by one."""
         released, self._held, self._size = self._held, [], 0
-        self.tokens += released
-        return released
+        for token in released:
+            self.tokens.append(token)
+            yield token
 
     def _end(self) -> Any:
-        facts = {"ended": self._place.tick(), "usage": {}}
-        writes = jn.end_writes(self._entry.kind, jn.DONE, facts, None)
-        yield self._calls.put(self._place, jn.task_of(self._entry.key, self._entry.last.number), writes)
+        facts = {"ended": self._place.tick(), "usage": self._usage(), "shown": len(self.tokens)}
+        yield from self._calls.record_end(self._making, self._entry, jn.DONE, facts, None)
 
     def _fail(self, error: Exception) -> Any:
-        yield from self._calls.record_failure(self._place, self._entry, 0, error)
+        yield from self._calls.record_failure(self._making, self._entry, error, usage=self._usage())
+
+    def _usage(self) -> dict[str, int]:
+        """What the tokens say that they took, those of earlier lives on their own."""
+        earlier = len(self._shown)
+        return sum_of(usage_of_tokens(self.tokens[:earlier]), usage_of_tokens(self.tokens[earlier:]))
 
     def _close(self) -> None:
         self._place.in_flight.pop(self._entry.key, None)
@@ -104,7 +126,7 @@ class _Stream:
 class TokenStream(_Stream):
     """The tokens of a reply, those shown before first. Tokens that come within `flush_s` of the last are kept together.
 
-    Iterating raises what the function raises, EncodeError, RunError.
+    Iterating raises what the function raises, EncodeError, RunError, InvalidInputError.
     """
 
     def __init__(self, calls: Calls, request: Request, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -133,7 +155,7 @@ class TokenStream(_Stream):
         flush_s = self._calls.rules.flush_s
         kept = self._clock() - flush_s
         try:
-            for token in self._ask():
+            for token in self._source(self._ask(), Iterable, "astream"):
                 if self._hold(token) or self._clock() - kept >= flush_s:
                     drive(self._flush())
                     kept = self._clock()
@@ -179,9 +201,10 @@ class AsyncTokenStream(_Stream):
             return
         await adrive(self._open())
         try:
-            async for batch in self._batches():
-                for token in batch:
-                    yield token
+            async with aclosing(self._batches()) as batches:
+                async for batch in batches:
+                    for token in batch:
+                        yield token
             await adrive(self._end())
         except EncodeError:
             raise
@@ -194,10 +217,11 @@ class AsyncTokenStream(_Stream):
         finally:
             self._close()
 
-    async def _batches(self) -> AsyncIterator[list[Any]]:
+    async def _batches(self) -> AsyncGenerator[Iterator[Any], None]:
         loop, flush_s = asyncio.get_running_loop(), self._calls.rules.flush_s
         made = self._ask()
-        source = aiter(await made if asyncio.iscoroutine(made) else made)
+        made = await made if inspect.isawaitable(made) else made
+        source = aiter(self._source(made, AsyncIterable, "stream"))
         due = 0.0
         coming: asyncio.Future[Any] = asyncio.ensure_future(_next(source))
         try:
@@ -220,6 +244,8 @@ class AsyncTokenStream(_Stream):
             coming.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await coming
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
 
 
 async def _next(source: AsyncIterator[Any]) -> tuple[bool, Any]:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
 
 from deltastore.agent.effects import is_asynchronous
 from deltastore.agent.preconditions import Condition
@@ -43,6 +43,14 @@ class NotDone:
 NOT_DONE: Final = NotDone()
 
 
+@dataclass(slots=True)
+class Inner:
+    """What the calls that a call makes come to: the tokens they took, the preconditions of their results."""
+
+    usage: dict[str, int] = field(default_factory=dict)
+    holds: list[dict[str, Any]] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentCall:
     """The call under way: `idempotency_key` is the same at every attempt, in every process."""
@@ -51,6 +59,7 @@ class CurrentCall:
     name: str
     idempotency_key: str
     attempt: int
+    inner: "Inner" = field(repr=False, compare=False)
     _read: Callable[[], dict[str, Any]] = field(repr=False, compare=False)
 
     @property
@@ -87,34 +96,59 @@ def current_call() -> CurrentCall | None:
     return CALL.get()
 
 
+@overload
+def tool(function: Function, /) -> Function: ...
+
+
+@overload
 def tool(
     *, in_doubt: InDoubt | None = None, ignore: Iterable[str] = (), holds: Holds = (), name: str | None = None
-) -> Callable[[Function], Function]:
-    """Have the calls of a function recorded, by the run they are made in. Raises InvalidInputError.
+) -> Callable[[Function], Function]: ...
 
-    `ignore`: arguments that are no part of the call, such as clients. `holds`: what its results rest on.
+
+def tool(
+    function: Any = None,
+    /,
+    *,
+    in_doubt: InDoubt | None = None,
+    ignore: Iterable[str] = (),
+    holds: Holds = (),
+    name: str | None = None,
+) -> Any:
+    """Have the calls of a function recorded, by the run they are made in: `@tool`, or `@tool(…)` with options.
+
+    `ignore`: arguments that are no part of the call, such as clients. `holds`: what its results rest on. A thread of
+    the program's own isn't in the run, unless it is started in a copy of the context, as asyncio.to_thread does: calls
+    there are made and not recorded. Raises InvalidInputError.
     """
-    return _decorator("tool", Options(check_in_doubt(in_doubt), tuple(ignore), holds, name))
+    decorate = _decorator("tool", Options(check_in_doubt(in_doubt), tuple(ignore), holds, name))
+    return decorate if function is None else decorate(function)
 
 
-def model(*, ignore: Iterable[str] = (), name: str | None = None) -> Callable[[Function], Function]:
-    """Have the calls of a function that asks a model recorded, by the run they are made in."""
-    return _decorator("model", Options(None, tuple(ignore), (), name))
+@overload
+def model(function: Function, /) -> Function: ...
+
+
+@overload
+def model(*, ignore: Iterable[str] = (), name: str | None = None) -> Callable[[Function], Function]: ...
+
+
+def model(function: Any = None, /, *, ignore: Iterable[str] = (), name: str | None = None) -> Any:
+    """Have the calls of a function that asks a model recorded, by the run they are made in. As `tool`."""
+    decorate = _decorator("model", Options(None, tuple(ignore), (), name))
+    return decorate if function is None else decorate(function)
 
 
 def _decorator(kind: str, options: Options) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
-        def run_here() -> "Run | None":  # within a call, that call's record holds all of it
-            return None if current_call() is not None else current_run()
-
         @functools.wraps(function)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            run = run_here()
+            run = current_run()
             return function(*args, **kwargs) if run is None else run.perform(kind, recorded, args, kwargs)
 
         @functools.wraps(function)
         async def arecorded(*args: Any, **kwargs: Any) -> Any:
-            run = run_here()
+            run = current_run()
             if run is None:
                 return await function(*args, **kwargs)
             return await run.aperform(kind, arecorded, args, kwargs)

@@ -66,6 +66,22 @@ class Values:
             return {key: self.decode(item) for key, item in plain.items()}
         return self._rebuild(plain)
 
+    def copy(self, value: Any, what: str = "value") -> Any:
+        """Return a value as it would come back from the store. Raises as `encode`."""
+        return self.decode(self.encode(value, what))
+
+    def find(self, name: str) -> Any:
+        """Return the class that is stored under a name, None where it isn't here.
+
+        A registered class of a script is found by its module's name too, and the other way round.
+        """
+        module, _, path = name.partition(":")
+        found = self._registered.get(name, _imported(name))
+        if found is None:
+            scripts = [cls for cls in self._registered.values() if "__main__" in (module, cls.__module__)]
+            found = next((cls for cls in scripts if cls.__qualname__ == path), None)
+        return found
+
     # --- encoding
 
     def _encode(self, value: Any, depth: int) -> Any:
@@ -173,7 +189,7 @@ class Values:
         return made
 
     def _class(self, name: str, tag: str) -> Any:
-        cls = self._registered.get(name, _imported(name))
+        cls = self.find(name)
         if not isinstance(cls, type) or not _FITS[tag](cls):
             raise TypeLostError(
                 f"a stored value is of class {name}, which isn't here as a {tag}: import its module first, or "

@@ -325,10 +325,8 @@ class Log:
                 return []
             number, _, found = located
             view = self._view(tx, number, thread)
-            tasks = finding.tasks(view, found, id_)
+            tasks = finding.tasks(view, found, id_) if task is None else finding.task(view, found, id_, task)
             view.bring(rows.spans_of(tasks))
-            if task is not None:
-                tasks = {task: tasks[task]} if task in tasks else {}
             return loading.load_writes(view, self.registry, tasks)
 
     def walk(

@@ -164,6 +164,15 @@ def tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
     return rows.merge_tasks(packed, loose) if packed else loose
 
 
+def task(view: View, namespace: rows.Namespace, id_: str, name: str) -> rows.Tasks:
+    """Return the pending writes of one task of a checkpoint id, as `tasks` does; other tasks' rows aren't looked at."""
+    hashed = keys.task_hash(keys.encode_name(name))
+    key = keys.writes(view.thread, namespace.number, keys.encode_id(id_)) + hashed
+    loose, packed = rows.get(view.tx, key), packed_tasks(view, namespace, id_).get(hashed)
+    found = [rows.decode_tasks(key, row).get(name, {}) for row in (packed, loose) if row is not None]
+    return {name: {idx: write for writes in found for idx, write in writes.items()}} if any(found) else {}
+
+
 def loose_tasks(view: View, namespace: rows.Namespace, id_: str) -> rows.Tasks:
     """Return the pending writes of a checkpoint id that stand in rows of their own."""
     loose: rows.Tasks = {}

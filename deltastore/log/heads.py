@@ -96,9 +96,13 @@ class Head:
 
 @dataclass(slots=True, repr=False)
 class Pending:
-    """The pending writes of a checkpoint that this process put: encoded chunk → number, and the writes by task."""
+    """The pending writes of a checkpoint that this process put: encoded chunk → number, and the writes by task.
+
+    `reach`: the first chunk number that is surely above all that is named here. Never changed in place.
+    """
 
     collected: int
+    reach: int
     numbers: dict[bytes, int] = field(default_factory=dict)
     bases: dict[int, tuple[int, ...]] = field(default_factory=dict)
     tasks: Tasks = field(default_factory=dict)
@@ -108,6 +112,8 @@ class Pending:
 
         Numbers from there on are the ones that a put in the making gives its own new chunks, and shifts.
         """
+        if self.reach <= next_chunk:
+            return self
         numbers, bases = self.numbers, self.bases
         if max(numbers.values(), default=0) >= next_chunk:
             numbers = {blob: number for blob, number in numbers.items() if number < next_chunk}
@@ -117,12 +123,13 @@ class Pending:
             task: {idx: write for idx, write in writes.items() if below(write.value.spans, next_chunk)}
             for task, writes in self.tasks.items()
         }
-        return Pending(self.collected, numbers, bases, tasks)
+        return Pending(self.collected, min(self.reach, next_chunk), numbers, bases, tasks)
 
     def with_(self, later: "Pending") -> "Pending":
         """Return both together."""
         tasks = {task: {**self.tasks.get(task, {}), **writes} for task, writes in later.tasks.items()}
-        return Pending(self.collected, self.numbers | later.numbers, self.bases | later.bases, {**self.tasks, **tasks})
+        numbers, bases = self.numbers | later.numbers, self.bases | later.bases
+        return Pending(self.collected, max(self.reach, later.reach), numbers, bases, {**self.tasks, **tasks})
 
     def weight(self) -> int:
         """Return about what it holds, in bytes."""

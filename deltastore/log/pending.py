@@ -193,6 +193,7 @@ def remember(heads: HeadCache, prepared: PreparedWrites, applied: AppliedWrites)
     if applied.shift:
         numbers = {blob: moved(number) for blob, number in numbers.items()}
         bases = {moved(number): behind for number, behind in bases.items()}
-    pending = Pending(standing.collected, numbers, bases, {prepared.put.task: applied.taken})
+    reach = standing.next_chunk[0]
+    pending = Pending(standing.collected, reach, numbers, bases, {prepared.put.task: applied.taken})
     heads.keep_pending(standing.thread, standing.namespace.number, prepared.put.id, pending)
     heads.keep_standing(prepared.put.thread, prepared.put.namespace, standing)

@@ -138,3 +138,35 @@ def test_a_registered_function_is_asked_again(store: Store) -> None:
     assert (raised.value.expected, raised.value.found) == ("v1", "v2")
     with pytest.raises(InvalidInputError, match="no precondition 'page version' is registered"):
         CheckpointManager(store).restore("r").check()
+
+
+def test_a_token_that_was_taken_anew_stands_in_place_of_the_old_one(
+    manager: CheckpointManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("deltastore.agent.preconditions.time.time", lambda: now[0])
+
+    def login(user: str) -> float:
+        return now[0] + 100
+
+    run = manager.run("r")
+    for _ in range(2):
+        run.call(login, "ann", holds=lambda until: [ValidUntil(until)])
+        run.step()
+        now[0] += 90
+    manager.restore("r").call(int)  # the first token is past
+    now[0] += 90
+    run = manager.restore("r")
+    run.call(int)
+    with pytest.raises(RottenResultError):
+        run.call(int, call_name="next")
+
+
+def test_a_function_may_return_what_isnt_plain(manager: CheckpointManager) -> None:
+    manager.precondition("size")(lambda argument: (argument, {1}))
+    manager.run("r").call(int, holds=[Registered("size", (1, 2))])
+    run = manager.restore("r")
+    run.call(int)
+    run.call(str)
+    run.step()
+    manager.restore("r").call(float)

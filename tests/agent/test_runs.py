@@ -33,6 +33,7 @@ from deltastore.agent import (
     model,
     tool,
 )
+from deltastore.store import Thread
 
 pydantic = pytest.importorskip("pydantic")
 
@@ -710,6 +711,31 @@ class TestBranches:
         assert [message["content"] for message in manager.restore("r").messages][1] == "wrote two"
         with pytest.raises(ThreadExistsError):
             manager.fork("r", as_="s")
+
+    def test_a_fork_that_was_broken_off_is_completed_before_it_runs(
+        self, manager: CheckpointManager, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.steps(manager.run("r"), log, ["one"])
+        at = manager.list_checkpoints("r")[-1]
+        put = Thread.put_writes
+        left = iter([None, None])
+
+        def dies(*args: Any, **kwargs: Any) -> None:
+            if next(left, 0) == 0:
+                raise Crash
+            put(*args, **kwargs)
+
+        monkeypatch.setattr(Thread, "put_writes", dies)
+        with pytest.raises(Crash):
+            manager.fork("r", at, as_="s")
+        monkeypatch.undo()
+        with pytest.raises(InvalidInputError, match=r"broken off; complete it with manager.fork\('r'"):
+            manager.run("s")
+        log.done.clear()
+        fork = manager.fork("r", at, as_="s")
+        self.steps(fork, log, ["one"])
+        assert log.done == []
+        assert manager.run("s").step_index == 1
 
     def test_going_back_continues_on_a_branch(self, manager: CheckpointManager, store: Store, log: Log) -> None:
         self.steps(manager.run("r"), log, ["one", "two"])

@@ -216,3 +216,11 @@ def test_equal_sets_are_equal_bytes() -> None:
     backwards = words[::-1]
     assert encode(set(words)) == encode(set(backwards))
     assert round_trip(Decimal("1.10")).as_tuple() == Decimal("1.10").as_tuple()
+
+
+def test_a_class_of_a_script_is_found_from_its_module_once_registered() -> None:
+    stored = Values().encode(Frozen(1))
+    as_script = {**stored, "class": stored["class"].replace(Frozen.__module__, "__main__")}
+    with pytest.raises(TypeLostError, match="types="):
+        Values().decode(as_script)
+    assert Values([Frozen]).decode(as_script) == Frozen(1)
