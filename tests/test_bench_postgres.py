@@ -6,18 +6,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+pytest.importorskip("langgraph.checkpoint.postgres.aio", reason="LangGraph's PostgresSaver isn't installed")
+
 from bench import compare, report, sections
 from bench import postgres as bench
 from bench.apart import Limits, preload
-from bench.savers import ON_POSTGRES, REFERENCE, SAVERS
+from bench.savers import ON_POSTGRES, REFERENCE
 from tests.postgres_server import PostgresServer
 
 LIMITS = Limits(seconds=120, rss_gib=4)
 
 
-@pytest.mark.skipif(
-    bool(SAVERS[bench.PEER].missing()), reason="LangGraph's PostgresSaver, or the server, isn't installed"
-)
 def test_both_savers_are_measured_and_ours_is_right(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
