@@ -22,9 +22,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import deltastore
 from bench.digests import hash_answers
+from bench.disk import allocated_bytes
 from bench.machine import write_result
 from bench.recording import SEED, Record, record, replay
-from bench.savers import SAVERS, allocated_bytes
+from bench.savers import SAVERS
 from bench.transcripts import missing
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver

@@ -21,11 +21,12 @@ from typing import Any
 
 from bench.apart import ERROR, Limits, call_apart, preload
 from bench.digests import differing_parts
+from bench.disk import allocated_bytes
 from bench.machine import describe_machine, distribution_versions, write_result
 from bench.phases import STORED, Task, latest_of, resume, run_phases
 from bench.printing import print_heading, print_saver
 from bench.recording import SEED, Config, record
-from bench.savers import PRODUCT, REFERENCE, SAVERS, allocated_bytes
+from bench.savers import PRODUCT, REFERENCE, SAVERS
 from bench.services import serving
 from bench.timing import percentile, spread_ms
 from bench.transcripts import missing

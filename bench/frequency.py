@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.disk import allocated_bytes
 from bench.machine import write_result
 from bench.recording import SEED, Record, record, replay
-from bench.savers import allocated_bytes
 from bench.timing import summarise
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver

@@ -19,8 +19,9 @@ from typing import Any
 
 import deltastore
 from bench.apart import ERROR, Limits, call_apart, preload
+from bench.disk import allocated_bytes
 from bench.machine import write_result
-from bench.savers import PRODUCT, SAVERS, allocated_bytes
+from bench.savers import PRODUCT, SAVERS
 from bench.text import prose
 from bench.timing import spread_ms
 

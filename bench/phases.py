@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.digests import digest, fields_digest, hash_answers, state_values
+from bench.disk import allocated_bytes
 from bench.memory import peak_bytes, restart_peak
 from bench.recording import PUT_OF_MESSAGES, Config, Record, load_record, replay
-from bench.savers import PRODUCT, SAVERS, Opened, allocated_bytes
+from bench.savers import PRODUCT, SAVERS, Opened
 from bench.timing import POINTS, curve_ms, ms, spread_ms, summarise
 from bench.workloads import WORKLOADS, Workload, delta_channels
 

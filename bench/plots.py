@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.agent_savers import WAYS
 from bench.savers import SAVERS
 from bench.tables import Results
 
@@ -20,6 +21,7 @@ COLOURS = {
     "lmdb": "#8e5ea2",
     "objectstorage": "#c98a1b",
     "inmemory": "#7f7f7f",
+    "json": "#7f7f7f",
 }
 PANEL_INCHES, LEGEND_INCHES = (3.6, 3.0), 1.5
 SALT = "deltastore"
@@ -62,26 +64,39 @@ def frequency(found: dict[str, Any]) -> Panels:
     }
 
 
+def agents(found: dict[str, Any]) -> Panels:
+    """Return the panels of bench.agent_rounds: bytes by rounds, for each policy."""
+    panels = {}
+    for policy, ways in found.get("policies", {}).items():
+        curves = {way: each["growth_bytes"] for way, each in ways.items()}
+        panels[policy] = _lines(curves, {way: WAYS[way].label for way in ways}, "rounds", "MB stored", 1e-6)
+    return panels
+
+
 def _curves(results: Results, key: str, label: str, scale: float) -> Panels:
     """Return a panel for each shown workload of which there are curves, with one of each saver."""
-
-    def panel(curves: dict[str, list[tuple[int, float]]]) -> Callable[[Any], None]:
-        def draw(axes: Any) -> None:
-            for saver, points in curves.items():
-                places, values = zip(*points, strict=True)
-                colour, shown = COLOURS[saver], [value * scale for value in values]
-                axes.plot(places, shown, color=colour, label=SAVERS[saver].label)
-            axes.set(yscale="log", xlabel="puts", ylabel=label)
-
-        return draw
-
+    labels = {saver: contender.label for saver, contender in SAVERS.items()}
     panels = {}
     for name in SHOWN:
         savers = results.get(name, {}).get("savers", {})
         curves = {saver: savers[saver].get("write", {}).get(key) for saver in SAVERS if saver in savers}
         if curves := {saver: points for saver, points in curves.items() if points}:
-            panels[name] = panel(curves)
+            panels[name] = _lines(curves, labels, "puts", label, scale)
     return panels
+
+
+def _lines(
+    curves: dict[str, list[tuple[int, float]]], labels: dict[str, str], along: str, label: str, scale: float
+) -> Callable[[Any], None]:
+    """Return what draws a curve for each name."""
+
+    def draw(axes: Any) -> None:
+        for name, points in curves.items():
+            places, values = zip(*points, strict=True)
+            axes.plot(places, [value * scale for value in values], color=COLOURS[name], label=labels[name])
+        axes.set(yscale="log", xlabel=along, ylabel=label)
+
+    return draw
 
 
 def draw_all(plots: dict[str, Panels]) -> None:

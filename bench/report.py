@@ -10,9 +10,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-from bench import plots, sections, tables
+from bench import agent_sections, plots, sections, tables
 from bench.savers import SAVERS
-from bench.tables import Results
+from bench.tables import WIDTH, Results
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -28,8 +28,6 @@ WORKLOADS = {
     "agent50_delta": "agent50 with DeltaChannel for the messages",
     "research_delta": "research with DeltaChannel, a snapshot every 50 updates",
 }
-WIDTH = 120
-"""Of the page's lines."""
 INTRODUCTION = """\
 # Benchmarks
 
@@ -76,6 +74,8 @@ def page() -> str:
         lines += sections.opening(opening)
     if importing:
         lines += sections.importing(importing)
+    lines += agent_sections.resumed() + agent_sections.killed() + agent_sections.saved()
+    lines += _plot(drawn, "agents", "Bytes stored, by the number of rounds")
     return "\n".join([*lines, *sections.provenance(list(results))])
 
 
@@ -91,6 +91,7 @@ def plots_of(results: Results) -> dict[str, plots.Panels]:
         "growth": plots.growth(results),
         "latency": plots.latency(results),
         "frequency": plots.frequency(sections.load("frequency")),
+        "agents": plots.agents(sections.load("agent_rounds")),
     }
 
 

@@ -19,9 +19,6 @@ PRODUCT = "deltastore"
 REFERENCE = "inmemory"
 """The saver whose answers are right by definition."""
 
-BLOCK_BYTES = 512
-"""The unit of st_blocks, whatever the file system's own block is."""
-
 MAP_BYTES = 64 << 30
 """How far LMDBSaver's file may grow, which its user has to say; only what is used takes disk."""
 
@@ -30,11 +27,6 @@ class Opened(NamedTuple):
     saver: BaseCheckpointSaver
     measure_bytes: Callable[[], int] | None
     """For a saver without files of its own. The others are measured by their directory."""
-
-
-def allocated_bytes(directory: Path) -> int:
-    """Return what a directory and all below it take on disk."""
-    return sum(path.stat().st_blocks * BLOCK_BYTES for path in (directory, *directory.rglob("*")))
 
 
 @contextmanager

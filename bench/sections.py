@@ -19,7 +19,17 @@ COMPACTED_COLUMNS = (
     "seconds",
     "wrong",
 )
-OTHERS = ("compaction", "commits", "frequency", "opening", "importing", "costs")
+OTHERS = (
+    "compaction",
+    "commits",
+    "frequency",
+    "opening",
+    "importing",
+    "costs",
+    "agent_resume",
+    "agent_kills",
+    "agent_rounds",
+)
 """Results that aren't of bench.compare."""
 
 

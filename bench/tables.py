@@ -12,6 +12,8 @@ Results = dict[str, dict[str, Any]]
 Cell = Callable[[dict[str, Any]], str]
 """What stands in a table of one saver's figures. Raises KeyError where they have none of it."""
 NONE = ""
+WIDTH = 120
+"""Of the page's lines."""
 READS = {
     "the latest checkpoint": "latest",
     "any checkpoint": "historic",

@@ -135,9 +135,9 @@ def retrieve(round_: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda document: -document["score"])
 
 
-def tool_result(rng: random.Random) -> str:
-    """Return a JSON text of 2 to 10 KB."""
-    size = rng.randint(2_000, 10_000)
+def tool_result(rng: random.Random, least: int = 2_000, most: int = 10_000) -> str:
+    """Return a JSON text of so many characters, about."""
+    size = rng.randint(least, most)
     rows: list[dict[str, Any]] = []
     while len(rows) * 420 < size:
         rows.append(

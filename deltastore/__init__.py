@@ -19,6 +19,7 @@ from deltastore.errors import (
     CommitUnknownError,
     ConflictError,
     ContentionError,
+    CopyDamagedError,
     CorruptionError,
     DegradedValueWarning,
     DeltastoreError,
@@ -39,6 +40,7 @@ from deltastore.errors import (
     TypeLostError,
     TypeRefusedError,
     UnavailableError,
+    UnfinishedCopyError,
 )
 from deltastore.opening import open  # noqa: A004
 from deltastore.reducers import Reducer
@@ -53,6 +55,7 @@ if _typing.TYPE_CHECKING:
     from deltastore.upkeep.backup import backup
     from deltastore.upkeep.check import CheckReport, check
     from deltastore.upkeep.compaction import CompactReport, compact
+    from deltastore.upkeep.copying import CopyPlan, CopyReport, copy_store, plan_copy
     from deltastore.upkeep.dumping import dump
     from deltastore.upkeep.loading import load
     from deltastore.upkeep.maintenance import MaintainReport, maintain
@@ -67,6 +70,8 @@ _LATER = {
     "Change": "diffing",
     "CheckReport": "upkeep.check",
     "CompactReport": "upkeep.compaction",
+    "CopyPlan": "upkeep.copying",
+    "CopyReport": "upkeep.copying",
     "Fork": "log.forks",
     "LostCheckpoint": "upkeep.repair_plan",
     "MaintainReport": "upkeep.maintenance",
@@ -82,9 +87,11 @@ _LATER = {
     "backup": "upkeep.backup",
     "check": "upkeep.check",
     "compact": "upkeep.compaction",
+    "copy_store": "upkeep.copying",
     "dump": "upkeep.dumping",
     "load": "upkeep.loading",
     "maintain": "upkeep.maintenance",
+    "plan_copy": "upkeep.copying",
     "plan_repair": "upkeep.repair",
     "repair": "upkeep.repair",
     "shrink": "upkeep.shrinking",
@@ -119,6 +126,9 @@ __all__ = [
     "CompactReport",
     "ConflictError",
     "ContentionError",
+    "CopyDamagedError",
+    "CopyPlan",
+    "CopyReport",
     "CorruptionError",
     "DegradedValueWarning",
     "DeltastoreError",
@@ -156,15 +166,18 @@ __all__ = [
     "TypeLostError",
     "TypeRefusedError",
     "UnavailableError",
+    "UnfinishedCopyError",
     "apply_repair",
     "apply_retention",
     "backup",
     "check",
     "compact",
+    "copy_store",
     "dump",
     "load",
     "maintain",
     "open",
+    "plan_copy",
     "plan_repair",
     "plan_retention",
     "repair",

@@ -16,6 +16,7 @@
     ├── UnavailableError                    the store can't be used now, or not like this
     │   ├── ClosedError
     │   ├── StorePathError                  the path is no store and none can be made there
+    │   ├── UnfinishedCopyError             a store was copied there in part: go on with that copy
     │   ├── SyncModeError                   open in this process with a weaker sync mode
     │   ├── StoreFullError                  no room left; reading goes on
     │   ├── CommitUnknownError              the connection broke in a commit: read, then decide
@@ -28,7 +29,8 @@
     │   └── TypeLostError                   a class that is gone, or refuses what was stored
     ├── CorruptionError                     stored bytes aren't what was written: check, then restore
     │   ├── ChecksumError                   a row fails its checksum or can't be parsed
-    │   └── BrokenChainError                a row that a checkpoint needs is missing
+    │   ├── BrokenChainError                a row that a checkpoint needs is missing
+    │   └── CopyDamagedError                a copied store's rows aren't those of its source
     └── RunError                            what a run recorded doesn't settle what it does now: look, then decide
         ├── InDoubtError                    a call was begun and its end isn't recorded: did it take effect?
         ├── ChangedPathError                the program calls otherwise than it did when it was recorded
@@ -140,6 +142,12 @@ class StorePathError(UnavailableError):
     code = "store-path"
 
 
+class UnfinishedCopyError(UnavailableError):
+    """A store was copied to this place in part: it isn't one before the copy is finished."""
+
+    code = "unfinished-copy"
+
+
 class SyncModeError(UnavailableError):
     """This process has the store open with a weaker sync mode than asked for."""
 
@@ -219,6 +227,12 @@ class BrokenChainError(CorruptionError):
     """A row that a checkpoint needs is missing."""
 
     code = "broken-chain"
+
+
+class CopyDamagedError(CorruptionError):
+    """Rows of a copy, read back, aren't those that were read of its source; the copy stays unfinished."""
+
+    code = "copy-damaged"
 
 
 class DegradedValueWarning(UserWarning):

@@ -281,7 +281,8 @@ class GraphMachine(StoreMachine):
             values_[channel] = value
         taken = {channel for _, (channel, _, _) in self.graph_writes.get((name, space, parent_id or ""), {}).items()}
         # writes on a checkpoint that has children would be theirs too: a graph puts a fork in between, in full
-        superseded = stored and any(entry["parent"] == parent_id for entry in known.values())
+        ever = (*known.values(), *deleted.values())  # those of a child that was deleted may be its children's history
+        superseded = stored and any(entry["parent"] == parent_id for entry in ever)
         after = dict(before)
         for channel, spec in DELTA.items():
             if not writes[channel] and channel not in taken:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
+from bench import report, sections
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -25,3 +25,40 @@ def test_the_readme_quotes_the_committed_size() -> None:
     quoted = re.search(r"takes ([\d.]+) MB on disk", (ROOT / "README.md").read_text())
     assert quoted is not None
     assert f"| {quoted[1]} |" in report.PAGE.read_text()
+
+
+def test_the_guide_to_agents_quotes_the_committed_results() -> None:
+    guide = " ".join((ROOT / "docs" / "agent.md").read_text().split())
+    resume, kills, rounds = (sections.load(f"agent_{name}") for name in ("resume", "kills", "rounds"))
+    saved = {prompt: each["saved"] for prompt, each in resume["rounds"].items()}
+    identical = sum(each["identical"] for each in resume["rounds"].values())
+    points = sum(each["kill_points"] for each in resume["rounds"].values())
+    long = {what: f"{each['p50_ms']:.0f}" for what, each in resume["long"]["ms"].items()}
+    count, blind = kills["counts"]["look up"], kills["counts"]["make again"]
+    largest, all_ = (
+        {
+            policy: {way: f"{each[key] / unit:.{digits}f}" for way, each in ways.items()}
+            for policy, ways in rounds["policies"].items()
+        }
+        for key, unit, digits in (("largest_bytes", 1e3, 0), ("stored_bytes", 1e6, 1))
+    )
+    each_round, third, tools = (largest[policy] for policy in ("every round", "every third", "after tools"))
+    sums, most = all_["every round"], all_["after tools"]
+    quoted = [
+        f"{identical} of {points} resumes end as a run that nobody killed",
+        f"{saved['the conversation']['median']:.0%} are saved in the median where each prompt is the whole",
+        f"{saved['the last message']['median']:.0%} where it is the last message",
+        f"The least is {saved['the conversation']['least']:.0%},",
+        f"{long['next step']} ms in the median, of which the processor was busy for {long['processor']}.",
+        f"{kills['points']} runs, {count['kills']} random kills, {count['effects']:,} effects",
+        f"{count['completed']} calls were completed when a kill came",
+        f"{count['in doubt, done']} look-ups found the effect",
+        f"left {blind['twice']} effects twice",
+        f"{each_round['deltastore']} KB with a checkpoint after every round, {third['deltastore']} after every third,",
+        f"{tools['deltastore']} after each tool's result",
+        f"SqliteSaver adds {each_round['sqlite']}, JSON files {each_round['json']}.",
+        f"All is {sums['deltastore']} MB, where they take {sums['sqlite']} and {sums['json']},",
+        f"and {most['deltastore']} with a checkpoint after each tool's result,",
+        f"where they take {most['sqlite']} and {most['json']}.",
+    ]
+    assert [each for each in quoted if each not in guide] == []

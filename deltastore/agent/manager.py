@@ -207,7 +207,8 @@ class CheckpointManager:
         values = self._rules.values
         metadata = pg.described(made, values) | dict(more)
         thread: Thread = self._store.thread(made.run_id)
-        return thread.put_state(pg.channels(made, values), metadata=metadata, expected_parent="").id
+        channels = pg.channels(made, values, thread.last_cuts())
+        return thread.put_cuts(channels, metadata=metadata, expected_parent="").id
 
 
 def _id(run_id: str, at: Checkpoint | str) -> str:

@@ -4,11 +4,12 @@ Imports values. The invariant: what is read back from a checkpoint's channels an
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deltastore.agent.values import Values
+from deltastore.codec.blobs import Cut
 from deltastore.errors import InvalidInputError
 
 LISTS: Final = ("messages", "tool_calls", "tool_results", "edges")
@@ -60,18 +61,21 @@ class Progress:
             self.token_usage[name] = self.token_usage.get(name, 0) + count
 
 
-def channels(progress: Progress, values: Values) -> dict[str, Any]:
-    """Return the channels of a checkpoint. Raises EncodeError, InvalidInputError."""
-    made: dict[str, Any] = {}
+def channels(progress: Progress, values: Values, last: Callable[[str], Cut | None]) -> dict[str, Cut]:
+    """Return the channels of a checkpoint, taken apart; `last` gives one of an earlier checkpoint, where it is known.
+
+    Raises EncodeError, InvalidInputError.
+    """
+    made: dict[str, Cut] = {}
     for name in LISTS:
         found = getattr(progress, name)
         if type(found) is not list:
             raise InvalidInputError(f"run.{name} is a {type(found).__name__}; expected a list")
-        made[name] = values.encode(found, name)
+        made[name] = values.cut(found, name, last(name))
     for key, value in progress.state.items():
         if type(key) is not str:
             raise InvalidInputError(f"run.state has a key of type {type(key).__name__}; expected names, as str")
-        made[STATE_PREFIX + key] = values.encode(value, f"state[{key!r}]")
+        made[STATE_PREFIX + key] = values.cut(value, f"state[{key!r}]", last(STATE_PREFIX + key))
     return made
 
 

@@ -14,6 +14,7 @@ from deltastore.agent.checkpoints import Checkpoint, listed
 from deltastore.agent.effects import Steps, Stored
 from deltastore.agent.place import Place
 from deltastore.agent.progress import channels, described
+from deltastore.codec.blobs import Cut
 from deltastore.errors import InvalidInputError
 
 RESUME_TAG: Final = "resume"
@@ -64,7 +65,7 @@ class Saves:
         metadata = described(calls.progress, values) | {"kind": kind, "reason": reason} | described_too
         if not restart:
             metadata["resumes_at"] = place.checkpoint_id
-        state = channels(calls.progress, values)
+        state = channels(calls.progress, values, calls.thread.last_cuts())
         self._drawn += 1
         made: Checkpoint = yield Stored(functools.partial(self._put, state, metadata, self._drawn, place))
         if restart:
@@ -74,7 +75,7 @@ class Saves:
             self._seen_calls = len(calls.progress.tool_calls)
         return made
 
-    def _put(self, state: dict[str, Any], metadata: dict[str, Any], drawn: int, place: Place) -> Checkpoint:
+    def _put(self, state: dict[str, Cut], metadata: dict[str, Any], drawn: int, place: Place) -> Checkpoint:
         thread, values = self.calls.thread, self.calls.rules.values
         with self._lock:
             if drawn < self._stored and "resumes_at" in metadata:  # a concurrent look that has more was faster
@@ -82,7 +83,7 @@ class Saves:
             if "resumes_at" in metadata and self._tagged != place.checkpoint_id:
                 thread.tag(RESUME_TAG, place.checkpoint_id)
                 self._tagged = place.checkpoint_id
-            made = thread.put_state(state, at=self.parent, metadata=metadata, expected_parent=self.tip)
+            made = thread.put_cuts(state, at=self.parent, metadata=metadata, expected_parent=self.tip)
             self.tip = self.parent = made.id
             self._stored = drawn
         return listed(made, thread, values)

@@ -8,11 +8,16 @@ invariant: reading imports nothing, and builds only classes that were registered
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import Any, Final
 
 from deltastore.agent.kinds import PLAIN_KINDS, READERS, TAG, Refused, tagged
+from deltastore.codec.blobs import Cut, cut
+from deltastore.codec.strict import STRICT, known_elements
 from deltastore.errors import EncodeError, TypeLostError
 
+_OWN: Final = b"\xa1" + TAG.encode()
+"""What the encoding of a tag begins with, or of a dict of the user's that has such a key."""
 _LEAVES: Final = frozenset((type(None), bool, float, str, bytes))
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 MAX_NESTING: Final = 90
@@ -36,11 +41,19 @@ class Values:
 
     def encode(self, value: Any, what: str = "value") -> Any:
         """Return plain data that stands for a value. Raises EncodeError, naming `what` and the path within it."""
-        try:
-            return self._encode(value, 0)
-        except Refused as refused:
-            path = "".join(reversed(refused.path))
-            raise EncodeError(f"{what}{path}: {refused}", path=path) from None
+        return _located(what, lambda: self._encode(value, 0))
+
+    def cut(self, value: Any, what: str, before: Cut | None) -> Cut:
+        """Return what stands for a value, taken apart; of the value only immutable parts are kept.
+
+        `before` is what this made of a value that this one is probably made of: what it has of that isn't looked into
+        again. Raises EncodeError as `encode` does.
+        """
+        if type(value) is not list or before is None:
+            return cut(self.encode(value, what), STRICT, what)
+        known = known_elements(value, before.blobs, but=_OWN)
+        plain = _located(what, lambda: self._items(value, 0, known))
+        return cut(plain, STRICT, what, before)
 
     def decode(self, plain: Any) -> Any:
         """Undo `encode`. Raises TypeLostError."""
@@ -73,10 +86,10 @@ class Values:
             return tagged(name, take(value, lambda items: self._items(items, depth + 1)))
         return self._object(value, kind, depth)
 
-    def _items(self, items: Iterable[Any], depth: int) -> list[Any]:
+    def _items(self, items: Iterable[Any], depth: int, known: Iterable[object] = repeat(None)) -> list[Any]:
         return [
-            item if type(item) in _LEAVES else self._within(item, depth, _place, place)
-            for place, item in enumerate(items)
+            item if same or type(item) in _LEAVES else self._within(item, depth, _place, place)
+            for place, (item, same) in enumerate(zip(items, known))  # noqa: B905 - known may have no end
         ]
 
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
@@ -198,6 +211,14 @@ _FITS: Final[dict[str, Callable[[type], bool]]] = {
     "dataclass": lambda cls: dataclasses.is_dataclass(cls) and not issubclass(cls, _NOT_DATACLASSES),
 }
 """What a class must be to be rebuilt as a tag says: a stored name alone builds nothing else."""
+
+
+def _located(what: str, encode: Callable[[], Any]) -> Any:
+    try:
+        return encode()
+    except Refused as refused:
+        path = "".join(reversed(refused.path))
+        raise EncodeError(f"{what}{path}: {refused}", path=path) from None
 
 
 def _imported(name: str) -> Any:

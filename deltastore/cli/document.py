@@ -25,7 +25,7 @@ Made by `python -m deltastore.cli.document` of the commands themselves.
 sets up completion in your shell, `{NAME} --version` tells the version.
 
 - Every command takes the store first: its directory, or the URL of one [on PostgreSQL](postgres.md). None but `load`
-  and `migrate` makes a store where there is none.
+  and `migrate` makes a store there; `copy` and `backup` make one at the place that they are given second.
 - Nothing of yours is imported or run: objects are shown by the names of their classes, and their fields.
 - `--json` gives one JSON document, whose keys stay; other output is for people, and may change. `--debug` adds to an
   error where in the program it came from. Errors are one line on standard error.
@@ -50,12 +50,17 @@ def page() -> str:
 def _command(name: str, module: ModuleType, command: Any) -> str:
     takes = [parameter for parameter in command.params if not set(parameter.opts) & set(SHARED)]
     meanings = [(f"`{_shown(parameter)}`", _meaning(parameter)) for parameter in takes[1:]]
-    usage = " ".join(_shown(parameter) for parameter in takes if parameter.param_type_name == "argument")
+    usage = " ".join(_in_usage(parameter) for parameter in takes if parameter.param_type_name == "argument")
     text = f"## {name}\n\n    {NAME} {name} {usage}\n    {module.EXAMPLE}\n\n{command.help}\n\n"
     if meanings:
         text += _table(("argument or option", "meaning"), meanings) + "\n"
     keys: Mapping[str, str] = module.KEYS
     return text + _table(("key of `--json`", "value"), ((f"`{key}`", what) for key, what in keys.items()))
+
+
+def _in_usage(argument: Any) -> str:
+    shown = _shown(argument)
+    return shown if argument.required or shown.startswith("[") else f"[{shown}]"
 
 
 def _shown(parameter: Any) -> str:

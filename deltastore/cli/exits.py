@@ -37,7 +37,7 @@ MEANINGS: Final[dict[int, str]] = {
     USAGE: "the call is wrong: arguments, names, or a deletion without `--yes`; or the extra `cli` isn't installed",
     3: "no such thread, checkpoint or channel",
     4: "somebody else was there first: a name in use, a copy overtaken",
-    5: "the store can't be used: no store at the path, no room, no permission",
+    5: "the store can't be used: no store at the path, or an unfinished copy of one; no room, no permission",
     6: "written by something that isn't at hand, or another format version",
     7: "stored bytes aren't what was written: run `check`, then restore",
     LOST: "`check --repair` mended the store, but checkpoints are lost, or rows in quarantine: look, perhaps restore",

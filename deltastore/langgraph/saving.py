@@ -27,7 +27,6 @@ from deltastore.errors import InvalidInputError
 from deltastore.langgraph.base import SaverBase
 from deltastore.langgraph.configs import address, config_of, id_of
 from deltastore.log import keys, rows
-from deltastore.log.heads import Head
 from deltastore.log.intents import Versioned
 from deltastore.log.pending import PutWrites
 from deltastore.log.putting import At, Put
@@ -115,12 +114,14 @@ class SavingSaver(SaverBase):
         seen = {node: dict(found) for node, found in checkpoint["versions_seen"].items()}
         cuts: dict[str, Cut] = {}
 
-        head = self._log.cached_head(thread, namespace, parent)
+        head = self._log.cached_head(thread, namespace) if parent is not None else None
+        if head is not None and head.id != parent:
+            head = None
         before = (head.versions or {}) if head else {}
         for name, version in versions.items():
             # values are fixed now, not when the put is prepared; a value with the parent's version is the parent's
             if name in values:
-                kept = self._kept(head, name) if head is not None and name in before else None
+                kept = head.cut(self._number(name)) if head is not None and name in before else None
                 same = kept is not None and before[name] == version
                 cuts[name] = kept if kept is not None and same else self._cut(name, values[name], kept)
         return Versioned(
@@ -135,20 +136,15 @@ class SavingSaver(SaverBase):
             },
         )
 
+    def _number(self, name: str) -> int:
+        return self._log.names.numbers(keys.CHANNEL, (name,))[0]
+
     def _cut(self, channel: str, value: Any, before: Cut | None = None) -> Cut:
         """Take a value apart, and with `validate` warn of what won't come back. Raises EncodeError."""
         made = cut(value, self._codec, channel, before)
         if self.validate:
             _warn_of_losses(channel, value, partial(assemble, made.kind, made.blobs, self._codec))
         return made
-
-    def _kept(self, head: Head, name: str) -> Cut | None:
-        """Return a channel's value as the head holds it, encoded; None where it doesn't."""
-        (number,) = self._log.names.numbers(keys.CHANNEL, (name,))
-        channel, blobs = head.state.get(number), head.blobs.get(number)
-        if channel is None or channel.value is None or channel.writes or blobs is None:
-            return None
-        return Cut(channel.value.kind, blobs, head.keys.get(number), head.notes.get(number))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

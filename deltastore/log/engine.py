@@ -211,14 +211,13 @@ class Log:
             pending.wanted_by,
         )
 
-    def cached_head(self, thread: str, namespace: str, id_: str | None) -> Head | None:
-        """Return the head of a checkpoint if the cache happens to hold it; nothing is read. Don't change it."""
+    def cached_head(self, thread: str, namespace: str) -> Head | None:
+        """Return the head that the cache happens to hold of a namespace; nothing is read. Don't change it."""
         heads = self.heads
-        standing = None if id_ is None else heads.standing(thread, namespace)
+        standing = heads.standing(thread, namespace)
         if standing is None or standing.thread is None or standing.namespace is None:
             return None
-        head = heads.head(standing.thread, standing.namespace.number, standing.collected)
-        return head if head is not None and head.id == id_ else None
+        return heads.head(standing.thread, standing.namespace.number, standing.collected)
 
     def _remember(
         self, tx: ReadTransaction, thread: str, namespace: str, located: tuple[int, rows.Header, rows.Namespace]

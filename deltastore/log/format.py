@@ -8,10 +8,10 @@ from typing import Any
 
 import ormsgpack
 
-from deltastore.errors import ChecksumError, FormatError, InvalidInputError
+from deltastore.errors import ChecksumError, DeltastoreError, FormatError, InvalidInputError, UnfinishedCopyError
 from deltastore.log import keys, names, rows
 from deltastore.log.policy import MAX_SNAPSHOT_FREQUENCY
-from deltastore.storage.port import Storage, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Storage, WriteTransaction
 
 FORMAT_VERSION = 1
 """The format that this release reads and writes."""
@@ -24,12 +24,12 @@ UUID_BYTES = 16
 def open_format(storage: Storage, snapshot_frequency: int | None) -> tuple[int, bytes, dict[str, Any]]:
     """Return a store's format version, uuid and options; a fresh storage is given them.
 
-    Raises FormatError, ChecksumError.
+    Raises FormatError, ChecksumError, UnfinishedCopyError.
     """
     with storage.read() as tx:
         row = rows.get(tx, keys.FORMAT)
     if row is None:
-        row = names.in_write(storage, (), lambda tx: _make_format(tx, snapshot_frequency))
+        row = names.in_write(storage, (), lambda tx: _make_format(tx, storage.location, snapshot_frequency))
     match rows.parse(keys.FORMAT, row):
         case [int(version), *_] if version != FORMAT_VERSION:
             remedy = "dump it with the release that wrote it, and load the dump with this one"
@@ -57,16 +57,29 @@ def _check_features(storage: Storage, features: object) -> None:
         )
 
 
-def _make_format(tx: WriteTransaction, snapshot_frequency: int | None) -> bytes:
+def _make_format(tx: WriteTransaction, location: str, snapshot_frequency: int | None) -> bytes:
     row = rows.get(tx, keys.FORMAT)
     if row is not None:  # another process was first
         return row
     if next(tx.scan(b"", b"\xff"), None) is not None:
-        raise ChecksumError("rows are stored, but the format row is missing; restore from a backup")
+        raise _why_no_store(tx, location)
     options = {} if snapshot_frequency is None else {"snapshot_frequency": snapshot_frequency}
     made = ormsgpack.packb([FORMAT_VERSION, os.urandom(UUID_BYTES), options])
     rows.put(tx, keys.FORMAT, made)
     return made
+
+
+def _why_no_store(tx: ReadTransaction, location: str) -> DeltastoreError:
+    """Return what is wrong with a place that has rows but no format row. Raises ChecksumError."""
+    from deltastore.log import unfinished  # seldom met
+
+    copied = unfinished.load(tx)
+    if copied is None:
+        return ChecksumError("rows are stored, but the format row is missing; restore from a backup")
+    return UnfinishedCopyError(
+        f"{location} is an unfinished copy of {copied.source}, so it can't be opened yet; "
+        f"finish it with deltastore copy {copied.source} {location}, or remove it"
+    )
 
 
 def check_frequency(frequency: int) -> None:

@@ -8,6 +8,7 @@ Imports codec, state, standing and lru. Thread-safe.
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from deltastore.codec.blobs import Cut
 from deltastore.codec.records import Value
 from deltastore.codec.spans import Spans, below
 from deltastore.log.lru import Lru
@@ -74,6 +75,13 @@ class Head:
             self.versions,
             self.notes,
         )
+
+    def cut(self, number: int) -> Cut | None:
+        """Return a channel's value as it was taken apart, to be a codec's `before`; None where the head lacks it."""
+        channel, blobs = self.state.get(number), self.blobs.get(number)
+        if channel is None or channel.value is None or channel.writes or blobs is None:
+            return None
+        return Cut(channel.value.kind, blobs, self.keys.get(number), self.notes.get(number))
 
     def weight(self) -> int:
         """Return about what the head holds, in bytes."""

@@ -22,6 +22,8 @@ FORMAT = STORE + b"F"
 QUEUE = STORE + b"Q"
 RETENTION = STORE + b"K"
 DICTIONARIES = STORE + b"D"
+COUNTERS = STORE + b"C"
+UNFINISHED = STORE + b"U"
 
 THREAD, CHANNEL, REDUCER, TAG, DICTIONARY = b"t", b"c", b"r", b"g", b"d"
 
@@ -78,7 +80,7 @@ def numbers_of(kind: bytes) -> bytes:
 
 def counter(kind: bytes) -> bytes:
     """The counter that numbers of a kind are minted from."""
-    return STORE + b"C" + kind
+    return COUNTERS + kind
 
 
 def queued(thread: int) -> bytes:

@@ -35,6 +35,8 @@ _FIRST = {
     keys.TAG: FIRST_INTERNED_TAG,
     keys.DICTIONARY: 1,
 }
+COUNTED = tuple(_FIRST)
+"""The kinds of what has numbers, each from a counter of its own."""
 
 
 def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTransaction], T]) -> T:
@@ -154,6 +156,10 @@ class Names:
                 if number is not None:
                     self._remember(kind, name, number)
         return [self._numbers[kind, name] for name in encoded]
+
+    def known(self, kind: bytes, name: str) -> int | None:
+        """Return the number of a name if it is in memory; nothing is read."""
+        return self._numbers.get((kind, keys.encode_name(name)))
 
     def number(self, kind: bytes, name: str) -> int:
         """Return the number of one name, a new one if it has none."""

@@ -118,6 +118,18 @@ def check_store(root: Path) -> None:
     raise StorePathError(f"{root} is no store, for there is no file {CURRENT}: it holds {held}")
 
 
+def is_free(path: str | os.PathLike[str]) -> bool:
+    """Tell whether nothing is at a path, or an empty directory. Raises StorePathError."""
+    try:
+        return not any(Path(path).iterdir())
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    except OSError as error:
+        raise translate_path(error, os.fspath(path), f"{os.fspath(path)} can't be looked at: {error}") from error
+
+
 def prepare(root: Path) -> None:
     """Make the directory of a store and the first environment's, or complete them after a crash.
 

@@ -1,41 +1,31 @@
 """kill -9 around every effect and every write of a run: nothing is done twice, and nothing is lost.
 
-A host process holds the imports; for each line it reads it forks a worker, which runs the program and kills itself at
+A host process holds the imports; for each line it reads it forks a worker, which runs a program and kills itself at
 the moment that the line names. Moments are counted: before and after each write to the store, each effect of the tool,
 and each token shown. Nothing waits for a clock.
 """
 
+import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import deltastore
+from bench.killing import KILLED, NEVER, Moments, note, notes
 from deltastore import check
 from deltastore.agent import AFTER_MESSAGES, NOT_DONE, CheckpointManager, CurrentCall, Done, Run
-from deltastore.store import Thread
 
 STEPS, PARTS, TOKENS = 2, "ab", ["one ", "two ", "three ", "four"]
 LINES = [f"{step}{part}" for step in range(STEPS) for part in PARTS]
-
-
-class Moments:
-    """Counts moments, and kills this process at the one chosen."""
-
-    def __init__(self, fatal: int) -> None:
-        self.fatal = fatal
-        self.seen = 0
-
-    def __call__(self) -> None:
-        if self.seen == self.fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.seen += 1
+WORDS = 6
 
 
 # --- the child ------------------------------------------------------------------------------
@@ -46,8 +36,8 @@ def serve() -> None:
         worker = os.fork()
         if worker == 0:
             try:
-                folder, fatal = json.loads(line)
-                work(Path(folder), fatal)
+                name, folder, fatal = json.loads(line)
+                work(PROGRAMS[name], Path(folder), fatal)
             finally:
                 traceback.print_exc()
                 os._exit(1)
@@ -55,38 +45,27 @@ def serve() -> None:
         os.write(1, json.dumps(os.waitstatus_to_exitcode(status)).encode() + b"\n")
 
 
-def work(folder: Path, fatal: int) -> None:
+def work(program: Callable[..., None], folder: Path, fatal: int) -> None:
     moment = Moments(fatal)
-    for name in ("put_state", "put_writes"):
-        setattr(Thread, name, between(moment, getattr(Thread, name)))
+    moment.watch_writes()
     store = deltastore.open(folder / "store.ds", sync="none")
     program(store, folder, moment)
-    (folder / "moments").write_text(str(moment.seen))
+    (folder / "moments").write_text(str(len(moment.seen)))
     store.close()
     os._exit(0)
 
 
-def between(moment: Moments, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        moment()
-        done = function(*args, **kwargs)
-        moment()
-        return done
-
-    return watched
-
-
-def program(store: deltastore.Store, folder: Path, moment: Moments) -> None:
+def act(store: deltastore.Store, folder: Path, moment: Moments) -> None:
     effects, shown = folder / "effects", folder / "shown"
 
     def append(line: str, idempotency_key: str) -> str:
-        moment()
+        moment("before the effect")
         note(effects, [line, idempotency_key])
-        moment()
+        moment("after the effect")
         return f"wrote {line}"
 
     def look(call: CurrentCall) -> Any:
-        found = [line for line, key in read(effects) if key == call.idempotency_key]
+        found = [line for line, key in notes(effects) if key == call.idempotency_key]
         return Done(f"wrote {found[0]}") if found else NOT_DONE
 
     def tokens(before: list[str], step: int) -> Iterator[str]:
@@ -102,7 +81,7 @@ def program(store: deltastore.Store, folder: Path, moment: Moments) -> None:
             stream = run.stream(tokens, step=step)
             for token in stream:
                 note(shown, ["token", step, token, stream.replayed == len(stream.tokens)])
-                moment()
+                moment("a token is shown")
             run.add({"role": "assistant", "content": stream.text})
             run.step()
 
@@ -114,23 +93,69 @@ def program(store: deltastore.Store, folder: Path, moment: Moments) -> None:
         life(run)
 
 
-def note(file: Path, what: list[Any]) -> None:
-    """Append a line at once: an effect that can't be undone."""
-    with file.open("a") as out:
-        out.write(json.dumps(what) + "\n")
-        out.flush()
+class Screen:
+    """What the user sees, in a file that outlives the program: only what isn't there yet is shown."""
+
+    def __init__(self, folder: Path, moment: Moments) -> None:
+        self.file = folder / "screen"
+        self.before = len(notes(self.file))
+        self.moment = moment
+
+    def show(self, place: int, word: str) -> None:
+        if place >= self.before:
+            self.moment("before a word is shown")
+            note(self.file, word)
+            self.moment("after a word is shown")
 
 
-def read(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def words(shown: list[str], life: int) -> Iterator[str]:
+    """Say something else in each life, as a model does."""
+    yield from (f"{place}.{life} " for place in range(len(shown), WORDS))
+
+
+def talk(store: deltastore.Store, folder: Path, moment: Moments) -> None:
+    screen, life = Screen(folder, moment), begin_life(folder)
+    with CheckpointManager(store, flush_s=0.0).run("r") as run:
+        if "text" not in run.state:
+            stream = run.stream(words, life=life, ignore=("life",))
+            for place, word in enumerate(stream):
+                screen.show(place, word)
+            run.state["text"] = stream.text
+
+
+def talk_asynchronously(store: deltastore.Store, folder: Path, moment: Moments) -> None:
+    screen, life = Screen(folder, moment), begin_life(folder)
+
+    async def awords(shown: list[str], life: int) -> AsyncIterator[str]:
+        for word in words(shown, life):
+            yield word
+
+    async def main() -> None:
+        async with await CheckpointManager(store, flush_s=0.0).arun("r") as run:
+            if "text" not in run.state:
+                stream, place = run.astream(awords, life=life, ignore=("life",)), 0
+                async for word in stream:
+                    screen.show(place, word)
+                    place += 1
+                run.state["text"] = stream.text
+
+    asyncio.run(main())
+
+
+def begin_life(folder: Path) -> int:
+    note(folder / "lives", "began")
+    return len(notes(folder / "lives"))
+
+
+PROGRAMS = {"act": act, "talk": talk, "talk asynchronously": talk_asynchronously}
 
 
 # --- the judge ------------------------------------------------------------------------------
 
 
 @contextmanager
-def host() -> Iterator[Callable[[Path, int], int]]:
-    """Give a function that runs the program in a folder until a moment, and returns the exit code."""
+def host(program: str) -> Iterator[Callable[[Path, int], int]]:
+    """Give a function that runs a program in a folder until a moment, and returns the exit code."""
     process = subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
@@ -143,7 +168,7 @@ def host() -> Iterator[Callable[[Path, int], int]]:
 
     def run(folder: Path, fatal: int) -> int:
         folder.mkdir(exist_ok=True)
-        process.stdin.write(json.dumps([str(folder), fatal]) + "\n")
+        process.stdin.write(json.dumps([program, str(folder), fatal]) + "\n")
         process.stdin.flush()
         return int(json.loads(process.stdout.readline()))
 
@@ -153,7 +178,7 @@ def host() -> Iterator[Callable[[Path, int], int]]:
 
 
 def judge(folder: Path) -> None:
-    assert [line for line, _ in read(folder / "effects")] == LINES
+    assert [line for line, _ in notes(folder / "effects")] == LINES
     with deltastore.open(folder / "store.ds") as store:
         manager = CheckpointManager(store)
         last = manager.list_checkpoints("r")[0]
@@ -166,7 +191,7 @@ def judge(folder: Path) -> None:
         assert [record["result"] for record in last.tool_results] == [f"wrote {line}" for line in LINES]
         report = check(store)
         assert report.ok, report.problems
-    judge_shown(read(folder / "shown"))
+    judge_shown(notes(folder / "shown"))
 
 
 def judge_shown(events: list[Any]) -> None:
@@ -191,19 +216,39 @@ def judge_shown(events: list[Any]) -> None:
 
 
 def test_a_kill_at_any_moment_repeats_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    with host() as run:
+    with host("act") as run:
         whole = tmp_path / "whole"
-        assert run(whole, -1) == 0
+        assert run(whole, NEVER) == 0
         judge(whole)
         moments = int((whole / "moments").read_text())
         assert moments > 60
         for fatal in range(moments):
             folder = tmp_path / str(fatal)
-            assert run(folder, fatal) == -signal.SIGKILL
+            assert run(folder, fatal) == KILLED
             if fatal % 3 == 0:  # and in its second life again, if it lives that long
                 run(folder, fatal * 7 % moments)
-            assert run(folder, -1) == 0, fatal
+            assert run(folder, NEVER) == 0, fatal
             judge(folder)
+
+
+@pytest.mark.parametrize("program", ["talk", "talk asynchronously"])
+def test_the_user_sees_every_word_once_whenever_the_stream_is_killed(tmp_path: Path, program: str) -> None:
+    """Each life's words tell it, so a word that was seen and then lost would come back as another."""
+    with host(program) as run:
+        whole = tmp_path / "whole"
+        assert run(whole, NEVER) == 0
+        moments = int((whole / "moments").read_text())
+        assert moments > 4 * WORDS
+        for fatal in range(moments):
+            folder = tmp_path / str(fatal)
+            assert run(folder, fatal) == KILLED
+            if fatal % 3 == 0:
+                run(folder, fatal * 7 % moments)
+            assert run(folder, NEVER) == 0, fatal
+            seen = notes(folder / "screen")
+            assert [int(word.partition(".")[0]) for word in seen] == list(range(WORDS)), fatal
+            with deltastore.open(folder / "store.ds") as store:
+                assert CheckpointManager(store).restore("r").state["text"] == "".join(seen)
 
 
 if __name__ == "__main__":

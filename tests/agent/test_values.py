@@ -113,7 +113,19 @@ def grow(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@given(st.recursive(SCALARS, grow, max_leaves=12))
+VALUES = st.recursive(SCALARS, grow, max_leaves=12)
+
+
+@given(st.lists(VALUES, max_size=6), st.lists(VALUES, max_size=2), st.integers(0, 6))
+def test_what_was_there_before_changes_nothing(held: list[Any], more: list[Any], at: int) -> None:
+    values = Values(TYPES)
+    before = values.cut(held, "messages", None)
+    forged = values.encode(held)  # plain data that looks like what stands for an object
+    for now in (held, [*held, *more], [*held[:at], *more, *held[at:]], forged):
+        assert values.cut(now, "messages", before) == values.cut(now, "messages", None)
+
+
+@given(VALUES)
 def test_what_is_taken_comes_back_equal_in_value_and_class(value: Any) -> None:
     assert same(round_trip(value), value)
 

@@ -1,4 +1,4 @@
-"""backup, dump and load: files, streams, names in use."""
+"""backup, dump and load, and copies of whole stores: files, streams, names in use."""
 
 import os
 import subprocess
@@ -6,7 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import deltastore
+from deltastore.cli import main
+from deltastore.log import keys
 from tests.cli.conftest import Ran
 from tests.raw import rows_of
 
@@ -32,6 +36,86 @@ class TestBackup:
     def test_no_store(self, run: Run, tmp_path: Path) -> None:
         run("backup", str(tmp_path / "backup.ds"), code=5)
         assert not (tmp_path / "backup.ds").exists()
+
+
+class TestCopyOfAStore:
+    def test_it_is_the_store(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        target = tmp_path / "copy.ds"
+        plan = run("copy", str(target), "--dry-run", "--json").document
+        assert not target.exists()
+        document = run("copy", str(target), "--json").document
+        with deltastore.open(path) as store, deltastore.open(target) as made:
+            rows = rows_of(store.log.storage)
+            assert rows_of(made.log.storage) == rows
+        rows = {key: row for key, row in rows.items() if not key.startswith(keys.COUNTERS)}  # the storage's own
+        size = sum(len(key) + len(row) for key, row in rows.items())
+        assert document == {
+            "applied": True,
+            "resumes": None,
+            "location": str(target),
+            "finished": True,
+            "threads": 1,
+            "rows": len(rows),
+            "bytes": size,
+            "copied_threads": 1,
+            "copied_rows": len(rows) - 1,
+            "copied_bytes": plan["bytes"],
+            "passes": 2,
+            "changed_since": 0,
+        }
+        counts = {"threads": 1, "rows": len(rows) - 1, "bytes": document["copied_bytes"]}
+        assert counts.items() <= plan.items()
+        assert (plan["applied"], plan["resumes"], plan["finished"], plan["passes"]) == (False, False, None, None)
+        assert main(["check", str(target)]) == 0
+
+    def test_prepared_it_is_no_store_before_it_is_finished(
+        self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        target = str(tmp_path / "copy.ds")
+        assert "is unfinished" in run("copy", target, "--prepare").out
+        for command in ("info", "threads", "check"):
+            assert main([command, target]) == 5
+            assert f"finish it with deltastore copy {path} {target}" in capsys.readouterr().err
+        with deltastore.open(path) as store:
+            store.thread("other").append({"m": [1]})
+        assert ", where a copy was begun" in run("copy", target, "--dry-run").out
+        assert run("copy", target, "--dry-run", "--json").document["threads"] == 1
+        ran = run("copy", target, "--passes", "1")
+        assert ran.out.startswith("1 threads, ")
+        assert "is a store now, of 2 threads" in ran.out
+        assert "is a store already" in run("copy", target, code=5).err
+        assert "is a store already" in run("copy", target, "--dry-run", code=5).err
+
+    def test_a_thread_without_a_new_name_is_not_taken_for_a_place(
+        self, run: Run, branched: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for option in ([], ["--dry-run"]):
+            error = run("copy", "user-42", *option, code=2).err
+            assert "user-42 is a thread of" in error
+            assert "write ./user-42" in error
+        assert not (tmp_path / "user-42").exists()
+        run("copy", "./user-42", "--prepare")
+        run("copy", "user-42")  # it is there, so it is meant
+        assert deltastore.check(tmp_path / "user-42").ok
+
+    def test_what_is_for_stores_alone(self, run: Run, branched: dict[str, str]) -> None:
+        for option in (["--dry-run"], ["--prepare"], ["--passes", "2"]):
+            assert "for copying a store" in run("copy", "user-42", "other", *option, code=2).err
+        assert [each["name"] for each in run("threads", "--json").document["threads"]] == ["user-42"]
+        run("copy", "place", "--passes", "0", code=2)
+
+    def test_places_that_are_taken(self, run: Run, path: Path, branched: dict[str, str], tmp_path: Path) -> None:
+        (tmp_path / "notes").mkdir()
+        (tmp_path / "notes" / "mine").write_text("x")
+        for option in ([], ["--dry-run"]):
+            for target in (str(tmp_path / "notes"), str(path), ":memory:"):
+                assert run("copy", target, *option, code=5).err.count("\n") == 1
+        assert [each.name for each in (tmp_path / "notes").iterdir()] == ["mine"]
+
+    def test_no_store(self, run: Run, tmp_path: Path) -> None:
+        run("copy", str(tmp_path / "copy.ds"), code=5)
+        assert not (tmp_path / "copy.ds").exists()
 
 
 class TestDumpAndLoad:

@@ -43,7 +43,7 @@ CALLS: dict[str, list[list[str]]] = {
     "compact": [["--shrink", "--level", "3"]],
     "delete": [["user-42", "--dry-run"]],
     "tag": [["user-42"]],
-    "copy": [["user-42", "copied"]],
+    "copy": [["user-42", "copied"], ["copied.ds", "--dry-run"], ["copied.ds", "--prepare"], ["copied.ds"]],
     "backup": [["backup.ds"]],
     "dump": [["new.dump", "user-42"]],
     "load": [["runs.dump", "--skip-existing"]],

@@ -9,12 +9,14 @@ from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+import ormsgpack
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deltastore.codec import blobs as bl
 from deltastore.codec import strict
+from deltastore.codec.records import LIST
 from deltastore.codec.strict import MAX_NESTING, REMOVE_ALL, STRICT, Remove
 from deltastore.errors import ChecksumError, CodecMismatchError, EncodeError
 
@@ -186,6 +188,69 @@ class TestRefusal:
     def test_a_removal_of_what_can_be_no_id_is_refused(self, id_: Any) -> None:
         with pytest.raises(EncodeError):
             STRICT.encode_elements([Remove(id_)])
+
+
+def cut_or_error(value: Any, before: bl.Cut | None) -> bl.Cut | str:
+    try:
+        return bl.cut(value, STRICT, "c", before)
+    except EncodeError as error:
+        return str(error)
+
+
+ALIKE: dict[str, tuple[Any, Any]] = {
+    "bytes": (b"a", bytearray(b"a")),
+    "other bytes": (b"a", memoryview(b"a")),
+    "true": (1, True),
+    "float": (1, 1.0),
+    "zero": (0.0, -0.0),
+    "tuple": ([1, "a"], (1, "a")),
+    "str": ("a" * 99, Text("a" * 99)),
+    "key": ({"a": 1}, {Text("a"): 1}),
+    "int key": ({1: 1}, {True: 1}),
+    "order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "packed": ("a" * 99, ormsgpack.Ext(1, b"a")),
+    "remove": ({"id": "a"}, Remove("a")),
+}
+"""What equals, or is packed as, something of another type."""
+
+
+class TestBefore:
+    """What was there before changes nothing but the time that a list takes."""
+
+    @given(st.lists(VALUES, max_size=20), st.data())
+    def test_a_list_is_cut_as_without(self, values: list[Any], data: st.DataObject) -> None:
+        before = bl.cut(values, STRICT, "c")
+        edited = data.draw(
+            st.one_of(
+                st.just(values),
+                VALUES.map(lambda new: [*values, new]),
+                st.integers(0, 20).map(lambda end: values[:end]),
+                st.permutations(values),
+                st.lists(VALUES),
+            )
+        )
+        assert cut_or_error(edited, before) == cut_or_error(edited, None)
+
+    @pytest.mark.parametrize("nest", [lambda value: value, lambda value: [value], lambda value: {"k": [1, value]}])
+    @pytest.mark.parametrize(("value", "alike"), ALIKE.values(), ids=ALIKE)
+    @pytest.mark.parametrize("length", [1, 15, 16, 200])
+    def test_what_only_seems_to_be_there_is_noticed(self, value: Any, alike: Any, nest: Any, length: int) -> None:
+        held = [{"n": place} for place in range(length)]
+        for place in {0, length // 2, length - 1}:
+            was, new = [*held], [*held]
+            was[place], new[place] = nest(value), nest(alike)
+            assert cut_or_error(new, bl.cut(was, STRICT, "c")) == cut_or_error(new, None)
+            assert bl.cut(was, STRICT, "c", bl.cut(was, STRICT, "c")) == bl.cut(was, STRICT, "c")
+
+    @given(st.lists(st.sampled_from([1, "a", "b" * 99, {"id": "a"}, Remove("a"), REMOVE_ALL]), max_size=6))
+    def test_so_are_runs_and_removals(self, values: list[Any]) -> None:
+        before = bl.cut(values, STRICT, "c")
+        assert bl.cut(values, STRICT, "c", before) == before
+        assert bl.cut(values[::-1], STRICT, "c", before) == bl.cut(values[::-1], STRICT, "c")
+
+    def test_so_is_what_another_serializer_wrote(self) -> None:
+        before = bl.Cut(LIST, [bytes((bl.JSONPLUS_ELEMENT,)) + strict.strict_pack([{"a": 1}])] * 3)
+        assert bl.cut([{"a": 1}] * 3, STRICT, "c", before) == bl.cut([{"a": 1}] * 3, STRICT, "c")
 
 
 class TestChunks:

@@ -1,4 +1,4 @@
-"""A store moved at any moment, by a dump or a backup, goes on as if it hadn't been.
+"""A store moved at any moment, by a dump, a backup or a copy, goes on as if it hadn't been.
 
 The machines of the store's own test, with one more step: everything is taken to another storage, and operations go on
 there.
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import deltastore
-from deltastore import Store, check
+from deltastore import Store, check, copy_store
 from deltastore.storage.memory import MemoryStorage
 from deltastore.upkeep.backup import backup
 from deltastore.upkeep.dumping import dump
@@ -21,6 +21,7 @@ from tests.graph_machine import GraphMachine
 from tests.raw import rows_of
 from tests.store_machine import StoreMachine, run
 from tests.test_machine import NativeMachine
+from tests.upkeep.copied import moved
 
 
 class Moving(StoreMachine):
@@ -35,14 +36,20 @@ class Moving(StoreMachine):
         path = self.at or self.folder / "store.ds"
         return deltastore.open(path, sync="none", snapshot_frequency=frequency, **self.options)
 
-    @rule(way=st.sampled_from(["dump to memory", "dump", "backup"]))
+    @rule(way=st.sampled_from(["dump to memory", "dump", "backup", "copy", "copy to memory"]))
     def move(self, way: str) -> None:
         self.moves += 1
         target: Any = self.folder / f"store-{self.moves}.ds"
         source = self.handles[0]
+        rows = rows_of(source.log.storage)
         if way == "backup":
-            rows = rows_of(source.log.storage)
             assert backup(source, target) == len(rows)
+        elif way.startswith("copy"):
+            target = MemoryStorage() if way == "copy to memory" else target
+            if self.moves % 2:
+                copy_store(source, target, finish=False)
+            assert copy_store(source, target).changed_since == 0
+            rows = moved(rows)
         else:
             target = MemoryStorage() if way == "dump to memory" else target
             stream = io.BytesIO()
@@ -63,7 +70,7 @@ class Moving(StoreMachine):
             handle.close()
         self.at = target
         self.handles = [self._open(3), self._open(5)]
-        if way == "backup":
+        if not way.startswith("dump"):
             assert rows_of(self.handles[0].log.storage) == rows
         for handle in self.handles:
             self.compare(handle)

@@ -1,7 +1,8 @@
-"""kill -9 at every call that makes a store, a backup or a dump, or that loads one: all of it is there, or none.
+"""kill -9 at every call that makes a store, a backup, a copy or a dump, or that loads one: all is there, or none.
 
-A new store is there or made by the next opening; a backup opens complete or not at all; each thread of a dump is loaded
-whole or not there, and a dump that isn't complete says so. Nothing of what is copied changes.
+A new store is there or made by the next opening; a backup opens complete or not at all, and so does a copy, which is
+gone on with; each thread of a dump is loaded whole or not there, and a dump that isn't complete says so. Nothing of
+what is copied changes.
 """
 
 from pathlib import Path
@@ -9,13 +10,25 @@ from pathlib import Path
 import pytest
 
 import deltastore
-from deltastore import ChecksumError, FormatError, InvalidInputError, Store, StorePathError, check
+from deltastore import (
+    ChecksumError,
+    FormatError,
+    InvalidInputError,
+    Store,
+    StorePathError,
+    UnfinishedCopyError,
+    check,
+    copy_store,
+)
 from deltastore.log import copying
+from deltastore.opening import open_storage
 from deltastore.storage import filling
+from deltastore.upkeep import copying_rows
 from deltastore.upkeep.backup import backup
 from deltastore.upkeep.dumping import dump
 from deltastore.upkeep.loading import load
 from tests.raw import rows_of
+from tests.upkeep.copied import moved
 from tests.upkeep.many_threads import Told, make, set_clock, told
 from tests.upkeep.stopping import STORE, Stops
 
@@ -35,6 +48,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "MAX_COPIED_ROWS", 20)
     monkeypatch.setattr(filling, "MAX_BATCH_ROWS", 50)
+    monkeypatch.setattr(copying_rows, "MAX_BATCH_ROWS", 30)
 
 
 @pytest.fixture
@@ -103,6 +117,47 @@ def test_killed_while_it_is_made_a_backup_opens_complete_or_not_at_all(
                 assert [found.name for found in copy.iterdir()] == ["env-1.filling"]
     print(stops)
     assert set(opened) == {False, True}
+
+
+def make_copy(store: Store) -> None:
+    copy_store(store, Path(store.log.storage.location).with_name(COPY))
+
+
+def test_killed_while_it_is_made_a_copy_opens_as_nothing_and_is_gone_on_with(
+    original: Path, tmp_path: Path, profile: str
+) -> None:
+    rows, told_of = whole(original / STORE)
+    expected = (moved(rows), told_of)
+    stops = Stops(original, make_copy, tmp_path, profile=profile)
+    ends: set[str] = set()
+    for place, stop in enumerate(stops):
+        assert whole(stop.site / STORE) == (rows, told_of)
+        copy = stop.site / COPY
+        if not (copy / "CURRENT").exists():
+            ends.add("none")
+        elif not _rows_at(copy):  # the place was made, and nothing was written there yet
+            ends.add("empty")
+        else:
+            try:
+                assert whole(copy) == expected
+                ends.add("finished")
+                continue
+            except UnfinishedCopyError:
+                ends.add("unfinished")
+        if profile == "quick" and place % 3:
+            continue
+        with deltastore.open(stop.site / STORE, sync="none") as store:
+            make_copy(store)
+        assert whole(copy) == expected
+    print(stops)
+    assert ends == {"none", "empty", "unfinished", "finished"}
+
+
+def _rows_at(path: Path) -> dict[bytes, bytes]:
+    storage = open_storage(path, sync="none")
+    found = rows_of(storage)
+    storage.close()
+    return found
 
 
 def make_dump(store: Store) -> None:
