@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from deltastore.errors import ContentionError
+from deltastore.log import names
 from deltastore.log.committing import CommitQueue
 from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTransaction
 
@@ -52,6 +53,7 @@ def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     raise _contention(write.thread, reason)
 
 
+@names.again
 def _prepared(write: Write[P, T, R], first: bool, storage: Storage, commits: CommitQueue) -> P:
     """Prepare a write: at the first attempt by what is in memory, if that is enough."""
     with commits.turn:

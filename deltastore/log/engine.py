@@ -236,6 +236,7 @@ class Log:
 
     # --- reads
 
+    @names.again
     def read(
         self,
         thread: str,
@@ -273,6 +274,7 @@ class Log:
         self._gets.record(time.perf_counter() - started, depth=reading.record.depth + 1)
         return reading
 
+    @names.again
     def read_many(self, thread: str, ids: Sequence[tuple[str, str]]) -> list[Reading | None]:
         """Return checkpoints with their pending writes, named by namespace and id, as of one moment.
 
@@ -315,6 +317,7 @@ class Log:
             with_writes=with_writes,
         )
 
+    @names.again
     def writes(self, thread: str, namespace: str, id_: str, *, task: str | None = None) -> list[WriteLoaded]:
         """Return the pending writes of a checkpoint id, or of one of its tasks, in the order (path, task, idx)."""
         with self.storage.read() as tx:
@@ -329,6 +332,7 @@ class Log:
             view.bring(rows.spans_of(tasks))
             return loading.load_writes(view, self.registry, tasks)
 
+    @names.again
     def walk(
         self, thread: str, namespace: str, id_: str | None, channels: Sequence[str]
     ) -> dict[str, tuple[LoadedChannel | None, list[WriteLoaded]]]:
@@ -384,6 +388,7 @@ class Log:
 
     # --- lists
 
+    @names.again
     def namespaces(self, thread: str, front: int) -> list[str]:
         """Return the names of a thread's namespaces of one front, in the order they were made."""
         with self.storage.read() as tx:
@@ -391,6 +396,7 @@ class Log:
             found = [] if number is None else rows.load_namespaces(tx, number)
         return [keys.decode_name(namespace.name) for namespace in found if namespace.front == front]
 
+    @names.again
     def page(self, thread: str, namespace: str, before: str | None, limit: int) -> list[Entry]:
         """Return up to `limit` checkpoints with ids below `before`, the greatest id first, without values."""
         with self.storage.read() as tx:
@@ -421,6 +427,7 @@ class Log:
 
         return find_forks(page)
 
+    @names.again
     def entry(self, thread: str, namespace: str, id_: str) -> Entry | None:
         """Return one checkpoint without values, or None."""
         with self.storage.read() as tx:

@@ -56,8 +56,7 @@ def list_threads(
     """
     left = limit
     while left != 0:
-        with storage.read() as tx:
-            page = _page(tx, before, PAGE, front)
+        page = _read_page(storage, before, front)
         kept: list[tuple[ThreadRow, M]] = []
         failure: DeltastoreError | None = None
         for row in page:
@@ -95,8 +94,7 @@ def readable_threads(storage: Storage) -> Iterator[ThreadRow | Damaged]:
     """Iterate over all threads by their headers alone, the newest created first, damaged ones among them."""
     before: int | None = None
     while True:
-        with storage.read() as tx:
-            page = _page(tx, before, PAGE, None)
+        page = _read_page(storage, before, None)
         for row in page:
             before = row.number
             yield row
@@ -104,6 +102,7 @@ def readable_threads(storage: Storage) -> Iterator[ThreadRow | Damaged]:
             return
 
 
+@names.again
 def number_of(storage: Storage, name: str) -> int:
     """Return a thread's number, also of a damaged one. Raises ThreadNotFoundError."""
     with storage.read() as tx:
@@ -120,6 +119,13 @@ def _naming(name: str, error: DeltastoreError) -> DeltastoreError:
     return named
 
 
+@names.again
+def _read_page(storage: Storage, before: int | None, front: int | None) -> list[ThreadRow | Damaged]:
+    with storage.read() as tx:
+        return _page(tx, before, PAGE, front)
+
+
+@names.again
 def _sizes(storage: Storage, numbers: Sequence[int]) -> list[int]:
     """Return the stored bytes of threads; 0 where a thread is gone."""
     if not numbers:

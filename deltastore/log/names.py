@@ -4,10 +4,12 @@ Names are found by hash and compared in full. Numbers are never reused, so what 
 except for threads, whose names come and go. Imports keys, rows and storage. Thread-safe.
 """
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import ormsgpack
 
@@ -23,11 +25,14 @@ from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTrans
 MAX_RETRIES = 64
 """How often a transaction is run again: after the map grew, which doubles it, so 64 outlasts any disk; or after others
 were in its way on a server."""
+MAX_READS = 8
+"""How often a read is done again; nobody else can be in its way."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.25
 """How long it waits, at most, before it runs the third time, and before any; a random part of it, so that those who
 were in each other's way aren't again."""
 
 T = TypeVar("T")
+Q = ParamSpec("Q")
 _FIRST = {
     keys.THREAD: 1,
     keys.CHANNEL: FIRST_CHANNEL,
@@ -55,6 +60,21 @@ def in_write(storage: Storage, threads: Iterable[int], work: Callable[[WriteTran
                 pause = min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
                 time.sleep(pause * random.random())  # noqa: S311
     raise AssertionError("unreachable")
+
+
+def again(read: Callable[Q, T]) -> Callable[Q, T]:
+    """Make a function that reads in a transaction do so once more where the storage asks for it, as a server may whose
+    connection was lost. It must change nothing before it returns.
+    """
+
+    @wraps(read)
+    def run(*arguments: Q.args, **options: Q.kwargs) -> T:
+        for _ in range(MAX_READS - 1):
+            with contextlib.suppress(RetryTransaction):
+                return read(*arguments, **options)
+        return read(*arguments, **options)
+
+    return run
 
 
 def find(tx: ReadTransaction, kind: bytes, name: bytes) -> int | None:

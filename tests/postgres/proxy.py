@@ -15,13 +15,16 @@ _SLICE = 1 << 16
 
 
 class Proxy:
-    """Forwards to a port. `break_at`: how often, and when, to break the connection of the next commits."""
+    """Forwards to a port. `breaks`: when to break the connections of the next commits; `read_breaks`: of how many
+    transactions to break the connection when they look at something for the second time.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
         self.breaks: list[Moment] = []
+        self.read_breaks = 0
         self.broken = 0
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -67,6 +70,9 @@ class Proxy:
                 if self.breaks.pop(0) == "before":
                     break
                 keeps.set()
+            if self.read_breaks and b"SELECT" in data and b"BEGIN" not in data and b"INSERT" not in data:
+                self.read_breaks -= 1
+                break
             if not _send(server, data):
                 break
         _shut(client)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import deltastore
-from deltastore import CommitUnknownError, StorageError, Store, check
+from deltastore import CommitUnknownError, StorageError, Store, Thread, check
 from deltastore.storage.postgres import pool
 from deltastore.storage.postgres.writing import PostgresWriteTransaction
 from tests.postgres.proxy import Proxy
@@ -112,12 +112,33 @@ def test_serializable_transactions_claim_nothing_that_they_can_not_know(
         assert thread.state()["m"] == ["first", "second"]
 
 
+def test_a_read_that_broke_off_is_done_again(store: Store, proxy: Proxy) -> None:
+    with deltastore.open(f"{store.log.storage.location}") as fresh:  # it knows nothing, so it looks three times
+        proxy.read_breaks = 2
+        assert fresh.thread("t").state()["m"] == ["first"]
+        assert proxy.read_breaks == 0
+        proxy.read_breaks = 2
+        assert [info.name for info in fresh.threads()] == ["t"]
+        assert proxy.read_breaks == 0
+
+
 def test_idle_connections_that_were_ended_are_noticed_by_nobody(store: Store, postgres_url: str) -> None:
     end_all(postgres_url)
     assert store.thread("t").state()["m"] == ["first"]
     end_all(postgres_url)
     store.thread("t").append({"m": ["second"]})
     assert store.thread("t").state()["m"] == ["first", "second"]
+
+
+def put(thread: Thread, number: int) -> None:
+    """Append a number once, as callers do: where it can't be told whether it was stored, read, then decide."""
+    while True:
+        try:
+            thread.append({"m": [number]})
+        except CommitUnknownError:
+            if thread.state().get("m", [])[-1:] != [number]:
+                continue
+        return
 
 
 def test_connections_that_are_ended_all_the_while_lose_and_repeat_nothing(postgres_url: str) -> None:
@@ -127,7 +148,7 @@ def test_connections_that_are_ended_all_the_while_lose_and_repeat_nothing(postgr
     def write(store: Store, name: str) -> None:
         try:
             for number in range(12):
-                store.thread(name).append({"m": [number]})
+                put(store.thread(name), number)
         except BaseException as failure:  # noqa: BLE001 - shown by the assertion below
             failures.append(failure)
 

@@ -22,6 +22,8 @@ from deltastore.storage.rules import check_count, check_key
 
 LOOK_WAIT = Statement(b"SET LOCAL lock_timeout TO '30s'")
 """How long to wait, after a commit whose answer was lost, for the server to end it."""
+LOOKS = 8
+"""How often it is looked whether a commit happened, while connections break."""
 _MINTING = 4
 """Statements that take numbers in a transaction of their own, of which one gives a number."""
 
@@ -220,10 +222,7 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         before, written = self._before, self._written
         changed = [key for key, value in written.items() if key not in before or before[key] != value]
         put = [key for key in changed if written[key] is not None]
-        try:
-            now = self._look(changed)
-        except (DeltastoreError, ServerError, LostError) as failure:
-            raise self._unknown(error) from failure
+        now = self._look_again(changed, error)
         if any(now.get(key) == written[key] for key in put) or not (put or now):
             return
         is_ended = self._locks is not None  # else the server may still be about to commit
@@ -237,6 +236,16 @@ class PostgresWriteTransaction(PostgresReadTransaction):
             f"{self._origin.location}: the connection was lost while a commit was under way ({error}), and what is "
             "stored doesn't tell whether it happened; read before you write again"
         )
+
+    def _look_again(self, keys: list[bytes], error: Exception) -> dict[bytes, bytes]:
+        """Look, as often as connections break on the way. Raises CommitUnknownError."""
+        for looks_left in reversed(range(LOOKS)):
+            try:
+                return self._look(keys)
+            except (DeltastoreError, ServerError, LostError) as failure:
+                if not looks_left or not failures.is_gone(failure):
+                    raise self._unknown(error) from failure
+        raise AssertionError("unreachable")
 
     def _look(self, keys: list[bytes]) -> dict[bytes, bytes]:
         """Return rows as they are once the server has ended the transaction: it holds its locks until then."""
