@@ -22,8 +22,9 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 MACHINE_STEPS = {"quick": 2_000, "ci": 50_000, "deep": 1_000_000}
 """Steps that each profile gives to the state machines, in all."""
 STEPS_PER_EXAMPLE = 50
-UNSAFE = ("fsync=off", "full_page_writes=off", "synchronous_commit=on")
-"""How the server that most tests share is run: it is never to survive a power cut."""
+UNSAFE = ("fsync=off", "full_page_writes=off", "synchronous_commit=on", "max_connections=300")
+"""How the server that most tests share is run: it is never to survive a power cut, and each of many threads has handles
+of its own."""
 ON_POSTGRES = (
     "test_store.py",
     "test_fencing.py",

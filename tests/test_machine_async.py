@@ -235,8 +235,8 @@ class AsyncMachine(StoreMachine):
             assert seen(saver.get_tuple(config_of(name, ""))) == self.model.read(name, None)
 
 
-@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+@pytest.mark.parametrize(("kind", "share"), [("memory", 0.1), ("lmdb", 0.1), ("postgres", 0.1)])
 def test_calls_at_once_come_out_as_in_some_order(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, share: float, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(AsyncMachine, kind, request, monkeypatch, share=0.1)  # its steps are long ones
+    run(AsyncMachine, kind, request, monkeypatch, share=share)  # its steps are long ones

@@ -144,6 +144,9 @@ class ReadingSaver(SaverBase):
         for thread_id, thread in self._threads(config):
             if left == 0:
                 return
+            if config and not wanted and left is not None and left <= PAGE and _is_plain(config):
+                yield from self._page(thread_id, thread, config["configurable"]["checkpoint_ns"], limit_id, left)
+                return
             first = PAGE if left is None or wanted else min(left, PAGE)
             entries = (e for e in self._entries(config, thread, limit_id, first) if self._matches(e, wanted))
             # without a limit the first comes at once, and whoever goes on gets more at a time: they share much
@@ -158,6 +161,15 @@ class ReadingSaver(SaverBase):
                         yield self._tuple(own, thread_id, entry.namespace, reading, shared)
                 size = min(2 * size, PAGE)
                 left = None if left is None else left - len(page)
+
+    def _page(
+        self, thread_id: Any, thread: str, namespace: str, before: str | None, limit: int
+    ) -> Iterator[CheckpointTuple]:
+        """Iterate over the one page that is asked for, which is read at once."""
+        found = self._log.read_page(thread, namespace, before, limit)
+        notes: dict[str, object] | None = {} if len(found) > 1 else None
+        for entry, reading in found:
+            yield self._tuple(config_of(thread_id, namespace, entry.id), thread_id, namespace, reading, notes)
 
     async def alist(
         self,
@@ -279,3 +291,8 @@ class ReadingSaver(SaverBase):
             if len(page) < size:
                 return
             before, size = page[-1].id, PAGE
+
+
+def _is_plain(config: RunnableConfig) -> bool:
+    """Tell whether a config names a namespace and no checkpoint of it."""
+    return isinstance(config["configurable"].get("checkpoint_ns"), str) and id_of(config) is None

@@ -39,7 +39,30 @@ def read(
     if standing is not None and standing.thread is not None and found is not None:
         head = heads.head(standing.thread, found.number, standing.collected, found.tip)
     before = 0 if not is_last else announcing.CHAIN_ROWS if head is None else 1
-    look(tx, heads, thread, namespace, Look(before, 2, with_writes, () if id_ is None else (id_,)))
+    look(
+        tx,
+        heads,
+        thread,
+        namespace,
+        Look(before, 2, announcing.WRITE_ROWS if with_writes else 0, () if id_ is None else (id_,)),
+    )
+
+
+def page(
+    tx: ReadTransaction,
+    heads: HeadCache,
+    thread: str,
+    namespace: str,
+    before: str | None,
+    limit: int,
+    *,
+    with_writes: bool = False,
+) -> None:
+    """Announce what a page of checkpoints looks at, but for chunks."""
+    count = max(limit + 1, announcing.LOOK_AHEAD)
+    writes = announcing.WRITE_ROWS * limit if with_writes and before is None else 0
+    records = count + announcing.CHAIN_ROWS if with_writes else count  # those that the last of the page stands on
+    look(tx, heads, thread, namespace, Look(records, count, writes, before=before))
 
 
 def walk(
@@ -63,7 +86,7 @@ def read_many(
     for namespace, id_ in ids:
         by_namespace.setdefault(namespace, []).append(id_)
     for namespace, some in by_namespace.items():
-        look(tx, heads, thread, namespace, Look(announcing.CHAIN_ROWS, writes=True, named=some))
+        look(tx, heads, thread, namespace, Look(announcing.CHAIN_ROWS, writes=1, named=some))
     view: View | None = None
     targets: list[tuple[rows.Namespace, bytes]] = []
     collected = 0
@@ -101,6 +124,11 @@ def bring(
             announcing.records(view.tx, announcing.Known(view.thread, namespace.number), (ulid,), before)
         spans: dict[tuple[int, Span], None] = {}
         numbers: set[int] = set()
+        if with_writes:
+            for namespace, ulid in targets:
+                record = require(view, namespace, ulid)
+                known = Known(view.thread, namespace.number)
+                announcing.writes(view.tx, known, (record.id or ulids.to_text(ulid),))
         for namespace, ulid in targets:
             record, head = require(view, namespace, ulid), found[ulid]
             state = head.state if head is not None else view.state(namespace.number, ulid)

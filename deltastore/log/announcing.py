@@ -22,19 +22,19 @@ CHAIN_ROWS = 51
 EARLIER_ROWS = 8
 """The same from an earlier checkpoint: those are packed by then, and a row may hold hundreds of records."""
 WRITE_ROWS = 8
-"""Rows of pending writes that are looked for at the end of a namespace: those of the latest checkpoint, as a rule."""
+"""Rows of pending writes that are looked for of each checkpoint at the end of a namespace: few tasks run at a time."""
 DICTIONARY_IN_USE = (keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES), 1)
 
 
 class Look(NamedTuple):
     """What will be looked at in a namespace: the last records and ids, so many, below `before`; and the rows of ids.
 
-    `writes`: the pending writes of these ids; without any, of the last.
+    `writes`: the pending writes of these ids; without any, so many of the last rows of such.
     """
 
     records: int = 0
     ids: int = 0
-    writes: bool = False
+    writes: int = 0
     named: Sequence[str] = ()
     before: str | None = None
 
@@ -76,12 +76,12 @@ def _looking(known: Known, look: Look) -> Wanted:
     if look.ids:
         ends.append((ids, last_id, look.ids))
     if look.writes and not look.named:
-        ends.append((writes, keys.end_of(writes), WRITE_ROWS))
+        ends.append((writes, keys.end_of(writes), look.writes))
     places = sorted(records + ulid for ulid in map(ulid_of, look.named) if ulid is not None)
     if places:
         ends.append((records, places[-1] + b"\0", EARLIER_ROWS))
     runs += [(place, place, keys.end_of(records)) for place in places]
-    return Wanted(runs=[*runs, *_of_ids(known, look.named, writes=look.writes)], ends=ends)
+    return Wanted(runs=[*runs, *_of_ids(known, look.named, writes=bool(look.writes))], ends=ends)
 
 
 def _of_ids(known: Known, ids: Iterable[str], *, writes: bool) -> list[tuple[bytes, bytes, bytes]]:

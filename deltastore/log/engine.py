@@ -9,13 +9,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
 from deltastore.log import (
     ahead,
-    announcing,
     attempts,
     dictionaries,
     finding,
@@ -322,7 +322,7 @@ class Log:
         """Return the pending writes of a checkpoint id, or of one of its tasks, in the order (path, task, idx)."""
         with self.storage.read() as tx:
             if tx.remote:
-                ahead.look(tx, self.heads, thread, namespace, Look(writes=True, named=(id_,)))
+                ahead.look(tx, self.heads, thread, namespace, Look(writes=1, named=(id_,)))
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
@@ -401,21 +401,32 @@ class Log:
         """Return up to `limit` checkpoints with ids below `before`, the greatest id first, without values."""
         with self.storage.read() as tx:
             if tx.remote:
-                count = max(limit + 1, announcing.LOOK_AHEAD)
-                ahead.look(tx, self.heads, thread, namespace, Look(count, count, before=before))
+                ahead.page(tx, self.heads, thread, namespace, before, limit)
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
                 return []
-            number, _, found = located
-            view = self._view(tx, number, thread)
-            out: list[Entry] = []
-            for id_, ulid, record in finding.ids_down(view, found, before):
-                if len(out) >= limit:
-                    break
-                out.append(Entry(ulid, id_, parent_id_of(found.front, record), namespace, record))
+            entries = _entries(self._view(tx, located[0], thread), located[2], namespace, before, limit)
             if tx.remote:
                 self._remember(tx, thread, namespace, located)
-            return out
+            return entries
+
+    @names.again
+    def read_page(self, thread: str, namespace: str, before: str | None, limit: int) -> list[tuple[Entry, Reading]]:
+        """Return what `page` does, each with all that `read` gives and its pending writes, as of one moment."""
+        with self.storage.read() as tx:
+            if tx.remote:
+                ahead.page(tx, self.heads, thread, namespace, before, limit, with_writes=True)
+            located = finding.find_namespace(tx, thread, namespace)
+            if located is None:
+                return []
+            number, header, found = located
+            view = self._view(tx, number, thread)
+            entries = _entries(view, found, namespace, before, limit)
+            if tx.remote:
+                self._remember(tx, thread, namespace, located)
+                targets = [(found, entry.ulid) for entry in entries]
+                ahead.bring(view, header.collected, targets, self.heads, self.registry, wanted=None, with_writes=True)
+            return [(entry, self._load(view, header, found, entry.ulid, None, True)) for entry in entries]
 
     def forks(self, thread: str, namespace: str) -> "list[Fork]":
         """Return where a namespace branched. Reads records page by page; values and metadata stay as they are."""
@@ -465,6 +476,11 @@ class Log:
         from deltastore.log import listing
 
         return listing.all_threads(self.storage)
+
+
+def _entries(view: View, namespace: rows.Namespace, name: str, before: str | None, limit: int) -> list[Entry]:
+    found = islice(finding.ids_down(view, namespace, before), limit)
+    return [Entry(ulid, id_, parent_id_of(namespace.front, record), name, record) for id_, ulid, record in found]
 
 
 def _deleted(thread: str, id_: str) -> CheckpointNotFoundError:

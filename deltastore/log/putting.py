@@ -106,7 +106,9 @@ class Prepared(NamedTuple):
 
 def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     """Make a put ready. Raises CheckpointNotFoundError, FrontMismatchError, ReducerMismatchError, EncodeError."""
-    look = Look(announcing.CHAIN_ROWS, 2, writes=True, named=(put.parent,) if isinstance(put.parent, str) else ())
+    look = Look(
+        announcing.CHAIN_ROWS, 2, announcing.WRITE_ROWS, named=(put.parent,) if isinstance(put.parent, str) else ()
+    )
     return _prepare(tx, standings.read(tx, put.thread, put.namespace, look), put, context)
 
 

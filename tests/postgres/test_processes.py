@@ -34,7 +34,13 @@ def test_many_threads_of_many_processes(postgres_url: str, front: str, profile: 
     beside.start()
     try:
         jobs = fleet.crews(
-            postgres_url, front, processes=PROCESSES, writers=WRITERS, readers=READERS, puts=PUTS[profile], shared=True
+            postgres_url,
+            front,
+            processes=PROCESSES,
+            writers=WRITERS,
+            readers=READERS,
+            puts=PUTS[profile],
+            shared=front != "native",  # appends of all to one thread are stale as often as there are writers
         )
         done = run_all(*jobs)
     finally:

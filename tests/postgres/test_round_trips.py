@@ -125,16 +125,18 @@ def test_an_earlier_checkpoint_takes_no_more(chat: Chat, trips: Trips, postgres_
         assert found.checkpoint["channel_values"]["messages"] == chat.messages[:2]
 
 
-def test_a_page_takes_two_without_values_and_four_with_them(chat: Chat, trips: Trips, postgres_url: str) -> None:
+def test_a_page_takes_two_without_values_and_three_with_them(chat: Chat, trips: Trips, postgres_url: str) -> None:
     with DeltaSaver.from_url(postgres_url) as saver:
         count, entries = trips.of(lambda: list(saver.history(at(), limit=10)))
         assert count == 2
         assert len(entries) == min(10, len(chat.messages))
     with DeltaSaver.from_url(postgres_url) as saver:
         count, tuples = trips.of(lambda: list(saver.list(at(), limit=10)))
-        assert count <= 4
+        assert count <= 3
         assert [found.config["configurable"]["checkpoint_id"] for found in tuples] == [entry.id for entry in entries]
-        assert trips.of(lambda: list(saver.list(at(), limit=10)))[0] <= 3
+        assert trips.of(lambda: list(saver.list(at(), limit=10)))[0] <= 2
+        before = tuples[0].config
+        assert trips.of(lambda: list(saver.list(at(), limit=10, before=before)))[0] <= 4
 
 
 @pytest.fixture
