@@ -1,14 +1,14 @@
 """Compare deltastore on PostgreSQL with LangGraph's PostgresSaver and AsyncPostgresSaver, on servers as installed.
 
-    python -m bench.postgres                    all parts, below
+    python -m bench.postgres                    both parts, below
     python -m bench.postgres --json postgres    writes bench/results/postgres.json
-    python -m bench.postgres --turns 20
 
-1. Recorded calls of real graphs, as in bench.compare: chat500, and short chats. Every checkpoint is compared.
-2. Puts per second of one thread, and of 64 at the same time with a conversation each: as threads with the synchronous
+1. Puts per second of one thread, and of 64 at the same time with a conversation each: as threads with the synchronous
 savers, as tasks with the asynchronous ones. LangGraph's have a pool of 16 connections; ours has its default.
-3. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
+2. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
 messages, by the handle that put it and by a new one.
+
+Sizes and recorded calls: `python -m bench.compare chat500 --saver deltastore_postgres --saver postgres`.
 """
 
 import argparse
@@ -28,20 +28,16 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from bench.apart import Limits, preload
+from bench.apart import preload
 from bench.commits import STEPS, one_put, per_second
-from bench.compare import compare
 from bench.far import HOST, far_away
 from bench.machine import distribution_versions, write_result
-from bench.savers import ON_POSTGRES, REFERENCE
+from bench.savers import ON_POSTGRES
 from bench.services import serving
 from bench.timing import spread_ms
-from bench.workloads import WORKLOADS as RECORDED
 from deltastore.langgraph import DeltaSaver
 
 PEER = "postgres"
-WORKLOADS = ("chat500", "short")
-LIMITS = Limits(seconds=3_600, rss_gib=16)
 POOL = 16
 CONNECTING: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
 """What LangGraph asks of connections that it is given."""
@@ -204,10 +200,8 @@ def calls(opening: Callable[[str], AbstractContextManager[Any]], address: str) -
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, help="of the recorded graphs; default: the workloads' own numbers")
     parser.add_argument("--rounds", type=int, default=3, help="of puts at the same time")
     parser.add_argument("--puts", type=int, default=PUTS, help="in a round")
-    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated")
     parser.add_argument("--directory", type=Path, help="where the servers keep their data; open to all as root")
     parser.add_argument("--json", metavar="NAME", help="write bench/results/NAME.json")
     return parser.parse_args()
@@ -235,15 +229,10 @@ def main() -> int:
             "afar": from_afar(databases, urlsplit(address).port or 0),
         }
     show(found)
-    found["compared"] = {}
-    for workload in options.workload or WORKLOADS:
-        turns = options.turns or RECORDED[workload].turns
-        savers = [ON_POSTGRES, PEER, REFERENCE]
-        found["compared"][workload] = compare(workload, turns, savers, 1, options.directory, LIMITS)
     if options.json:
         peers = ("langgraph-checkpoint-postgres", "psycopg")
         write_result(options.json, "bench.postgres", {"versions": distribution_versions(peers), **found})
-    return int(any(each["savers"][ON_POSTGRES].get("differing", True) for each in found["compared"].values()))
+    return 0
 
 
 if __name__ == "__main__":

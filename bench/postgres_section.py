@@ -10,6 +10,7 @@ from bench.sections import load
 from bench.tables import figure
 
 PEER = "postgres"
+WORKLOADS = ("chat500", "short")
 RATES = ("median", "least", "most")
 RECORDED = """
 deltastore and PostgresSaver on a PostgreSQL server as it is installed, a new one for each: recorded calls of real
@@ -42,8 +43,9 @@ def on_postgres() -> list[str]:
     result = load("postgres")
     if not result:
         return []
+    both = {name: found["savers"] for name in WORKLOADS if (found := load(name)) and ON_POSTGRES in found["savers"]}
     labels = {name: SAVERS[name].label for name in (ON_POSTGRES, PEER)}
-    compared = [row for workload, found in result["compared"].items() for row in _compared(workload, found["savers"])]
+    compared = [row for workload, savers in both.items() for row in _compared(workload, savers)]
     together = [
         (
             way,
