@@ -41,7 +41,7 @@ def backup(store: Store, path: str | PathLike[str], *, progress: Progress | None
     if store.log.storage.info().kind == "postgres":
         raise UnavailableError(
             f"{store.log.storage.location} is backed up by its server's means, as pg_dump is; "
-            "for a copy that can be loaded into any store, `deltastore dump` writes one"
+            "`deltastore copy` copies it to any other place, `deltastore dump` to a file"
         )
     if os.fspath(path) == MEMORY:
         raise StorePathError(f"a backup can't be kept in {MEMORY}; name a directory, empty or to be made")
