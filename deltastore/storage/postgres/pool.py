@@ -7,6 +7,7 @@ read, which is how a read does without that trip. Imports wire and failures. Thr
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +25,48 @@ WAIT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
+class _Permits:
+    """So many at a time, first come, first served: else threads that read without a pause keep a writer out."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+
+    def acquire(self, timeout: float) -> bool:
+        with self._lock:
+            if self._left:
+                self._left -= 1
+                return True
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        try:
+            if turn.acquire(timeout=timeout):
+                return True
+        except BaseException:  # interrupted
+            if not self._leave(turn):
+                self.release()
+            raise
+        return not self._leave(turn)
+
+    def _leave(self, turn: threading.Lock) -> bool:
+        """Wait no longer; False where it was given a permit meanwhile."""
+        with self._lock:
+            if turn not in self._waiting:
+                return False
+            self._waiting.remove(turn)
+            return True
+
+    def release(self) -> None:
+        """Give a permit to whoever waits longest, else back."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._left += 1
+
+
 class Pool:
     """Connections to one server."""
 
@@ -37,7 +80,7 @@ class Pool:
         self._pid = os.getpid()
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(self._address.pool_size)
+        self._free = _Permits(self._address.pool_size)
         self._mine = threading.local()
 
     def take(self, *, fresh: bool = False) -> Connection:
