@@ -19,7 +19,8 @@ from deltastore.errors import (
     ThreadNotFoundError,
 )
 from deltastore.log import keys, rows
-from deltastore.log.engine import Entry, Log
+from deltastore.log.answering import Entry
+from deltastore.log.engine import Log
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.log.intents import FoldWrite, WholeState, Writes
 from deltastore.log.pending import PutWrites

@@ -12,7 +12,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from deltastore.codec.blobs import Codec, Cut, cut
 from deltastore.errors import CheckpointNotFoundError, ContentionError, InvalidInputError
 from deltastore.log import choosing, keys, rows
-from deltastore.log.engine import Entry, Log
+from deltastore.log.answering import Entry
+from deltastore.log.engine import Log
 from deltastore.log.erasing import Lack
 
 if TYPE_CHECKING:

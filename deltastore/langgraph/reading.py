@@ -21,7 +21,7 @@ from deltastore.langgraph import filters
 from deltastore.langgraph.base import SaverBase, off_loop
 from deltastore.langgraph.configs import address, config_of, id_of, thread_name
 from deltastore.log import rows
-from deltastore.log.engine import Entry
+from deltastore.log.answering import Entry
 from deltastore.log.loading import Reading
 
 if TYPE_CHECKING:

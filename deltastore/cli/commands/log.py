@@ -16,7 +16,7 @@ from deltastore.cli.text import escaped, moment
 from deltastore.codec.generic import GenericCodec
 from deltastore.errors import NotFoundError
 from deltastore.log import rows
-from deltastore.log.engine import Entry
+from deltastore.log.answering import Entry
 from deltastore.store import Store
 from deltastore.terms import when
 from deltastore.upkeep.inspecting import generic_codec
