@@ -1,11 +1,12 @@
 """Compare deltastore on PostgreSQL with LangGraph's PostgresSaver and AsyncPostgresSaver, on servers as installed.
 
-    python -m bench.postgres                    both parts, below
+    python -m bench.postgres                    all parts, below
     python -m bench.postgres --json postgres    writes bench/results/postgres.json
 
 1. Puts per second of one thread, and of 64 at the same time with a conversation each: as threads with the synchronous
 savers, as tasks with the asynchronous ones. LangGraph's have a pool of 16 connections; ours has its default.
-2. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
+2. What a put takes of client and server, where 64 threads put: processor time, log, tables.
+3. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
 messages, by the handle that put it and by a new one.
 
 Sizes and recorded calls: `python -m bench.compare chat500 --saver deltastore_postgres --saver postgres`.
@@ -13,6 +14,7 @@ Sizes and recorded calls: `python -m bench.compare chat500 --saver deltastore_po
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import time
@@ -157,6 +159,72 @@ def spread(rates: list[float]) -> dict[str, float]:
     }
 
 
+# --- what a put takes -------------------------------------------------------------------------
+
+
+def taken(databases: Databases, puts: int) -> dict[str, dict[str, float]]:
+    """Return what a put takes, by saver: milliseconds of the processor, and bytes."""
+    found: dict[str, dict[str, float]] = {}
+    for name, opening in SYNC.items():
+        address = databases.new()
+        with opening(address) as saver, psycopg.connect(address, autocommit=True) as looking:
+            per_second(saver, COUNTS[-1], STEPS)  # connections are there, and the first pages
+            before, ours_s = look(looking), time.process_time()
+            per_second(Renamed(saver), COUNTS[-1], puts)
+            ours_s, after = time.process_time() - ours_s, look(looking)
+        made = puts // STEPS * (1 + STEPS)
+        each = {what: (after[what] - before[what]) / made for what in after}
+        found[name] = {
+            "client_ms": round(ours_s / made * 1e3, 3),
+            "server_ms": round(each["busy_s"] * 1e3, 3),
+            "log_bytes": round(each["log_bytes"]),
+            "table_bytes": round(each["table_bytes"]),
+        }
+    return found
+
+
+class Renamed:
+    """A saver to whose thread ids something is added, so that they are new ones."""
+
+    def __init__(self, saver: Any) -> None:
+        self._saver = saver
+
+    def put(self, config: dict[str, Any], *arguments: Any) -> Any:
+        names = config["configurable"]
+        thread = names["thread_id"].removesuffix(" again") + " again"
+        return self._saver.put({"configurable": names | {"thread_id": thread}}, *arguments)
+
+
+def look(connection: "psycopg.Connection[Any]") -> dict[str, float]:
+    """Return how much the server has done by now: seconds that its processes were busy, bytes of log and tables."""
+    row = connection.execute(
+        "SELECT pg_backend_pid(), pg_current_wal_lsn() - '0/0'::pg_lsn, coalesce(sum(pg_total_relation_size(oid)), 0)"
+        " FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text IN ('public', 'deltastore')"
+    ).fetchone()
+    assert row is not None
+    postmaster = parent_of(row[0])
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    ticks = sum(busy_ticks(pid) for pid in pids if parent_of(pid) == postmaster)
+    return {"busy_s": ticks / os.sysconf("SC_CLK_TCK"), "log_bytes": float(row[1]), "table_bytes": float(row[2])}
+
+
+def parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def busy_ticks(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process after its name; of one that ended meanwhile, zeros."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ["0"] * 20
+
+
 # --- far away ---------------------------------------------------------------------------------
 
 
@@ -213,6 +281,8 @@ def show(found: dict[str, Any]) -> None:
             for count, rate in by_count.items():
                 between = f"({rate['least']:,.0f} to {rate['most']:,.0f})"
                 print(f"{count:>3} {way:<8}{name:<20}{rate['median']:>8,.0f} puts/s {between}")
+    for name, each in found["taken"].items():
+        print(f"a put of {name} takes " + ", ".join(f"{what} {figure:,}" for what, figure in each.items()))
     for later, by_saver in found["afar"].items():
         for name, by_call in by_saver.items():
             figures = ", ".join(f"{what} {each['p50_ms']:.2f} ms" for what, each in by_call.items())
@@ -226,6 +296,7 @@ def main() -> int:
         databases = Databases(address)
         found: dict[str, Any] = {
             "together": together(databases, options.rounds, options.puts),
+            "taken": taken(databases, options.puts),
             "afar": from_afar(databases, urlsplit(address).port or 0),
         }
     show(found)

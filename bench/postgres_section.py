@@ -21,6 +21,10 @@ Puts per second, durable on return, one after the other and 64 at the same time,
 the synchronous savers, tasks with the asynchronous ones, LangGraph's with a pool of 16 connections. Median, least and
 most of the rounds.
 """
+TAKEN = """
+What a put takes where 64 threads put: ms of the processor, in the client and in all of the server's processes; bytes of
+the server's log, and of its tables.
+"""
 AFAR = """
 Single calls on a conversation of 400 messages, through a proxy whose answers come as much later as is said: what a trip
 to the server costs. A new handle was connected before. Median, least and most, in ms.
@@ -56,6 +60,7 @@ def on_postgres() -> list[str]:
         for way, by_saver in result["together"].items()
         for name, by_count in by_saver.items()
     ]
+    taken = [(labels[name], *map(figure, each.values())) for name, each in result["taken"].items()]
     afar = [
         (later, labels[name], *map(spread, by_call.values()))
         for later, by_saver in result["afar"].items()
@@ -68,6 +73,8 @@ def on_postgres() -> list[str]:
         *table(("workload", "", *labels.values(), "ratio"), compared, texts=2),
         *text(TOGETHER),
         *table(("as", "saver", "one", "64", "64, times PostgresSaver's"), together, texts=2),
+        *text(TAKEN),
+        *table(("saver", "client, ms", "server, ms", "log", "tables"), taken),
         *text(AFAR),
         *table(("answers later by", "saver", "put", "latest", "latest, new handle"), afar, texts=2),
     ]

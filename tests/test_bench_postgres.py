@@ -27,10 +27,12 @@ def test_both_savers_are_measured_and_ours_is_right(
     databases = bench.Databases(postgres.url)
     found = {
         "together": bench.together(databases, rounds=1, puts=64 * 10),
+        "taken": bench.taken(databases, 64),
         "afar": bench.from_afar(databases, urlsplit(postgres.url).port or 0),
     }
     compared = compare.compare("short", 1, [PRODUCT, ON_POSTGRES, bench.PEER, REFERENCE], 1, None, LIMITS)
     assert compared["savers"][ON_POSTGRES]["differing"] == {}
+    assert all(figure > 0 for figure in found["taken"][ON_POSTGRES].values())
     later = found["afar"]["1 ms"][ON_POSTGRES]
     assert all(each["least_ms"] >= 1 for each in later.values())
     about = {"machine": {"python": "any"}, "versions": {}, "command": "a test"}
