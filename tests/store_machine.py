@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def shrink(self, pick: int) -> None:
-        if self.kind == "lmdb":
+        if self.handle(pick).info().kind == "lmdb":
             shrink(self.handle(pick))
 
     @invariant()

@@ -36,7 +36,7 @@ def put(folder: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def test_a_resumed_run_ends_as_one_that_was_not_killed(results: Path) -> None:
-    found = agent_resume.measure(every=5, steps=12, processes=2)
+    found = agent_resume.measure(every=4, steps=12, processes=2)
     for each in found["rounds"].values():
         assert each["kill_points"] >= 5
         assert each["identical"] == each["kill_points"]
