@@ -16,7 +16,7 @@ SHOWN = ("chat500", "agent50", "edit200")
 """Workloads that have a panel, where they are measured: those with one thread."""
 COLOURS = {
     "deltastore": "#c0392b",
-    "deltastore_postgres": "tab:cyan",
+    "deltastore_postgres": "#17a2a2",
     "sqlite": "#2c6fbb",
     "postgres": "#3b8132",
     "lmdb": "#8e5ea2",
