@@ -27,6 +27,26 @@ def test_the_readme_quotes_the_committed_size() -> None:
     assert f"| {quoted[1]} |" in report.PAGE.read_text()
 
 
+def test_the_page_on_scaling_quotes_the_committed_results() -> None:
+    page = " ".join((ROOT / "docs" / "scaling.md").read_text().split())
+    page = page.replace("\N{MULTIPLICATION SIGN}", "x")
+    result = sections.load("postgres")
+    ours, theirs = (result["taken"][name] for name in ("deltastore_postgres", "postgres"))
+    threads, tasks = (result["together"][way]["deltastore_postgres"]["64"]["median"] for way in ("threads", "tasks"))
+    quoted = [
+        f"| processor of the client, ms | {ours['client_ms']:.2f} | {theirs['client_ms']:.2f} |",
+        f"| processor of the server, ms | {ours['server_ms']:.2f} | {theirs['server_ms']:.2f} |",
+        f"| log of the server, bytes | {ours['log_bytes']:,} | {theirs['log_bytes']:,} |",
+        f"| tables with indexes, bytes | {ours['table_bytes']:,} | {theirs['table_bytes']:,} |",
+        f"some {round(threads, -1):,.0f} puts a second with threads, {round(tasks, -2):,.0f} with tasks",
+        f"10 M threads x 10 puts x {ours['table_bytes']:,} bytes | {ours['table_bytes'] / 10:g} GB |",
+        f"x {theirs['table_bytes']:,} bytes | {theirs['table_bytes'] / 10:g} GB |",
+        f"10,000 puts x {ours['server_ms']:.2f} ms | {ours['server_ms'] * 10:.0f} cores |",
+        f"10,000 puts x {ours['client_ms']:.2f} ms | {ours['client_ms'] * 10:.0f} cores |",
+    ]
+    assert [each for each in quoted if each not in page] == []
+
+
 def test_the_guide_to_agents_quotes_the_committed_results() -> None:
     guide = " ".join((ROOT / "docs" / "agent.md").read_text().split())
     resume, kills, rounds = (sections.load(f"agent_{name}") for name in ("resume", "kills", "rounds"))
