@@ -32,7 +32,7 @@ import re, sys, tomllib
 
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
 extras = project["optional-dependencies"]
-for need in [*project["dependencies"], *extras["langgraph"], *extras["cli"]]:
+for need in [*project["dependencies"], *extras["langgraph"], *extras["cli"], *extras["postgres"]]:
     name, bound = re.match(r"([\w-]+)[^>]*>=([\w.]+)", need).groups()
     print(f"{name}=={bound}")
 TEXT

@@ -99,7 +99,8 @@ class Connection:
     def _send(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
             formats = [_BINARY] * len(statement.parameters)
-            self._libpq.send_query_params(statement.sql, statement.parameters, None, formats, _BINARY)
+            parameters = [*statement.parameters]  # psycopg's oldest binding takes no other sequence
+            self._libpq.send_query_params(statement.sql, parameters, None, formats, _BINARY)
         self._libpq.pipeline_sync()
         self._unanswered += 1
         while self._libpq.flush():
