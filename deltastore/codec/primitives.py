@@ -4,11 +4,12 @@ Imports dictionary and errors. The invariant: malformed bytes raise ChecksumErro
 """
 
 import hashlib
-import threading
+from functools import partial
 
 import xxhash
 import zstandard
 
+from deltastore.codec.contexts import Contexts
 from deltastore.codec.dictionary import MAX_SHORTENED_BYTES, Dictionaries, Dictionary
 from deltastore.errors import ChecksumError, EncodeError
 
@@ -22,6 +23,9 @@ MAX_JOINED_BYTES = 4096
 """Up to here it is faster to copy a value behind its key than to hash them one after the other."""
 MIN_COMPRESSED_BYTES = 64
 """Shorter parts are stored plain: a zstd frame costs 13 bytes."""
+MIN_ROW_COMPRESSED_BYTES = 256
+"""The same for what a put writes: below, a frame saves little, and a record's none, until packing or compaction takes
+many together; and zstd's binding gives up the interpreter, which a busy graph's put then waits for."""
 ROW_LEVEL = 3
 """zstd level of what a put writes: speed first."""
 PACK_LEVEL = 7
@@ -31,15 +35,9 @@ PLAIN, _ZSTD, _SHORTENED = b"\0", b"\1", b"\2"
 """Methods of packed parts: as they are, a zstd frame, a frame that needs a dictionary."""
 
 
-class _Engines(threading.local):
-    """zstd contexts belong to one OS thread at a time."""
-
-    def __init__(self) -> None:
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-_engines = _Engines()
+_compressors: dict[int, Contexts[zstandard.ZstdCompressor]] = {}
+"""By level."""
+_decompressors = Contexts(zstandard.ZstdDecompressor)
 
 
 def put_varint(out: bytearray, number: int) -> None:
@@ -149,24 +147,30 @@ def name_hash(name: bytes) -> bytes:
 
 def compress(data: bytes, level: int) -> bytes:
     """Return a zstd frame that states its plain size."""
-    compressor = _engines.compressors.get(level)
-    if compressor is None:
-        compressor = _engines.compressors[level] = zstandard.ZstdCompressor(level=level)
-    return compressor.compress(data)
+    contexts = _compressors.get(level)
+    if contexts is None:
+        contexts = _compressors.setdefault(level, Contexts(partial(zstandard.ZstdCompressor, level=level)))
+    compressor = contexts.take()
+    frame = compressor.compress(data)
+    contexts.give(compressor)
+    return frame
 
 
 def decompress(frame: bytes) -> bytes:
     """Undo `compress`. Raises ChecksumError."""
-    return _decompress(_engines.decompressor, frame)
+    return _decompress(_decompressors, frame)
 
 
-def _decompress(decompressor: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
+def _decompress(contexts: Contexts[zstandard.ZstdDecompressor], frame: bytes) -> bytes:
     """Decompress a frame, once what it claims to hold is known to be possible."""
     _claimed(frame)
+    decompressor = contexts.take()
     try:
-        return decompressor.decompress(frame, allow_extra_data=False)
+        data = decompressor.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ChecksumError(f"malformed row: {error}") from error
+    contexts.give(decompressor)
+    return data
 
 
 def _claimed(frame: bytes) -> int:
@@ -193,7 +197,8 @@ def compress_against(data: bytes, base: bytes, level: int = ROW_LEVEL) -> bytes:
 def decompress_against(frame: bytes, base: bytes, plain_bytes: int) -> bytes:
     """Undo `compress_against`. Raises ChecksumError."""
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    data = _decompress(zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31), frame)
+    make = partial(zstandard.ZstdDecompressor, dict_data=dictionary, max_window_size=1 << 31)
+    data = _decompress(Contexts(make), frame)
     if len(data) != plain_bytes:
         raise ChecksumError(f"malformed row: {len(data)} bytes where {plain_bytes} were stated")
     return data
@@ -204,7 +209,7 @@ def pack(data: bytes, level: int = ROW_LEVEL, dictionary: Dictionary | None = No
     if len(data) > MAX_PLAIN_BYTES:  # it couldn't be read again
         raise EncodeError(f"{len(data)} bytes in one row; the limit is {MAX_PLAIN_BYTES}. Use several checkpoints")
     best = PLAIN + data
-    if len(data) < MIN_COMPRESSED_BYTES:
+    if len(data) < (MIN_COMPRESSED_BYTES if dictionary or level > ROW_LEVEL else MIN_ROW_COMPRESSED_BYTES):
         return best
     shortened = dictionary is not None and len(data) <= MAX_SHORTENED_BYTES
     if dictionary is not None and shortened:
@@ -240,7 +245,7 @@ def unpack(packed: bytes, dictionaries: Dictionaries | None = None) -> bytes:
             return packed[1:]
         case b"\2" if dictionaries is not None:
             found = dictionaries(Reader(packed, 1).varint())
-            return _decompress(found.decompressor(), packed[_after_number(packed) :])
+            return _decompress(found.decompressors, packed[_after_number(packed) :])
         case b"\2":
             raise ChecksumError("malformed row: it needs a dictionary where none can be")
     raise ChecksumError(f"malformed row: unknown method {packed[:1].hex() or 'missing'}")

@@ -447,6 +447,7 @@ def test_what_was_deleted_is_in_no_byte_of_the_directory(
 ) -> None:
     if not compressed:
         monkeypatch.setattr(primitives, "MIN_COMPRESSED_BYTES", 1 << 30)
+        monkeypatch.setattr(primitives, "MIN_ROW_COMPRESSED_BYTES", 1 << 30)
     texts: dict[str, str] = {}
 
     def text(name: str) -> str:
