@@ -49,7 +49,12 @@ class PostgresServer:
         self.port = free_port()
         create = [_program("initdb"), "-D", directory / "data", "-U", OWNER, "--auth=trust", "-E", "UTF8", "--locale=C"]
         subprocess.run(
-            [*create, "--no-sync"], check=True, stdout=subprocess.DEVNULL, cwd=directory, env=_environment(), **_user()
+            [*create, "--no-sync"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=directory,
+            env=_environment(),
+            **drop_privileges(),
         )
 
     @property
@@ -80,7 +85,12 @@ class PostgresServer:
         command = [_program("postgres"), "-D", self._directory / "data", "-p", str(self.port), "-h", HOST, "-k", ""]
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [*command, *options], stdout=log, stderr=log, cwd=self._directory, env=_environment(), **_user()
+                [*command, *options],
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=_environment(),
+                **drop_privileges(),
             )
 
     def stop(self) -> None:
@@ -102,9 +112,7 @@ class PostgresServer:
 def running(below: Path | None = None, settings: Sequence[str] = ()) -> Iterator[PostgresServer]:
     """Run a server with its data below a directory (None: the temporary one)."""
     with tempfile.TemporaryDirectory(prefix="deltastore-postgres-", dir=below) as made:
-        if not os.geteuid():
-            user = pwd.getpwnam(UNPRIVILEGED)
-            os.chown(made, user.pw_uid, user.pw_gid)
+        give_away(Path(made))
         server = PostgresServer(Path(made), settings)
         try:
             server.start()
@@ -124,7 +132,14 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
-def _user() -> dict[str, Any]:
+def give_away(directory: Path) -> None:
+    """Make a directory that of whom servers run as."""
+    if not os.geteuid():
+        user = pwd.getpwnam(UNPRIVILEGED)
+        os.chown(directory, user.pw_uid, user.pw_gid)
+
+
+def drop_privileges() -> dict[str, Any]:
     """Return the subprocess arguments that drop root's privileges."""
     if os.geteuid():
         return {}

@@ -154,3 +154,25 @@ def test_an_edited_value_takes_one_more(edited: Store, trips: Trips, postgres_ur
         count, state = trips.of(lambda: store.thread("t").state())
     assert count <= 4
     assert state["doc"].endswith(" 59")
+
+
+def test_statements_are_named_and_their_plans_made_anew_after_a_while(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that was made for a small table must not stay when it has grown."""
+
+    def named() -> int:
+        with store.log.storage.read() as tx:
+            look = wire.Statement(b"SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'deltastore %'")
+            (((count,),),) = tx._exchange([look])  # type: ignore[attr-defined]
+            return int.from_bytes(count, "big")
+
+    with deltastore.open(postgres_url, pool_size=1) as store:
+        thread = store.thread("t")
+        for number in range(3):
+            thread.append({"log": [number]})
+        assert named() >= 3
+        monkeypatch.setattr(wire, "NAMED_FOR_S", -1.0)
+        assert named() == 0
+        thread.append({"log": [3]})
+        assert thread.state() == {"log": [0, 1, 2, 3]}

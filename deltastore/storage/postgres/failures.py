@@ -5,14 +5,15 @@ from typing import Final
 import psycopg
 
 from deltastore.errors import DeltastoreError, StorageError, StoreFullError, StorePathError
-from deltastore.storage.postgres.wire import LostError, ServerError
+from deltastore.storage.postgres.wire import NAME_TAKEN, NAME_UNKNOWN, LostError, ServerError
 from deltastore.storage.retry import RetryTransaction
 
 SERIALIZATION_FAILURE, DEADLOCK_DETECTED = "40001", "40P01"
 UNDEFINED_TABLE, UNDEFINED_SCHEMA, UNDEFINED_FUNCTION = "42P01", "3F000", "42883"
 INSUFFICIENT_PRIVILEGE = "42501"
 UNIQUE_VIOLATION, DUPLICATE_SCHEMA, DUPLICATE_TABLE = "23505", "42P06", "42P07"
-_AGAIN: Final = (SERIALIZATION_FAILURE, DEADLOCK_DETECTED)
+_OF_NAMES: Final = (NAME_UNKNOWN, NAME_TAKEN)
+_AGAIN: Final = (SERIALIZATION_FAILURE, DEADLOCK_DETECTED, *_OF_NAMES)
 _GONE: Final = ("57P01", "57P02", "57P03", "25P03", "57P05", "08")
 """The server ends the connection, or is about to: as good as lost."""
 _REMEDIES: Final = {
@@ -34,6 +35,11 @@ _FULL: Final = ("53100",)
 def is_gone(error: Exception) -> bool:
     """Tell whether the connection can't be used any more."""
     return isinstance(error, LostError) or (isinstance(error, ServerError) and error.state.startswith(_GONE))
+
+
+def is_of_names(error: Exception) -> bool:
+    """Tell whether a statement's name was refused, which happens to a handle once: it gives none from then on."""
+    return isinstance(error, ServerError) and error.state in _OF_NAMES
 
 
 def translate(error: LostError | ServerError, location: str) -> DeltastoreError:

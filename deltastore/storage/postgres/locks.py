@@ -24,8 +24,11 @@ STORE = bytes(THREAD_BYTES)
 BY_KEY = (b"F", b"H", b"N", b"Q")
 """Kinds of store rows that are looked up one at a time; to read a range of them, all writers of store rows wait."""
 _GATE = STORE + b"*"
-_SHARED = Statement(b"SELECT pg_advisory_xact_lock_shared(k) FROM unnest($1::bigint[]) AS k")
-_EXCLUSIVE = Statement(b"SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k")
+_TAKE = (
+    b"SELECT pg_advisory_xact_lock_shared(k) FROM unnest($1::bigint[]) AS k "
+    b"UNION ALL SELECT pg_advisory_xact_lock(k) FROM unnest($2::bigint[]) AS k"
+)
+"""Shared ones first, which is in order: those of threads are exclusive, and of store rows the shared sort first."""
 _HALF, _WHOLE = 1 << 63, 1 << 64
 
 
@@ -46,15 +49,13 @@ class Locks:
         self._held: set[Lock] = set()
 
     def statements(self, needed: Iterable[Lock]) -> list[Statement]:
-        """Return the statements that take those locks that aren't held yet, and count them as held."""
+        """Return what takes those locks that aren't held yet, and count them as held."""
         missing = sorted({lock for lock in needed if not self._holds(lock)})
+        if not missing:
+            return []
         self._held.update(missing)
-        out: list[Statement] = []
-        for exclusive, statement in ((False, _SHARED), (True, _EXCLUSIVE)):
-            numbers = [self._number(lock.name) for lock in missing if lock.exclusive is exclusive]
-            if numbers:
-                out.append(Statement(statement.sql, (integers(numbers),)))
-        return out
+        both = (integers([self._number(lock.name) for lock in missing if lock.exclusive is it]) for it in (False, True))
+        return [Statement(_TAKE, tuple(both), often=True)]
 
     def clear(self) -> None:
         """Forget all: the transaction ended."""

@@ -15,7 +15,7 @@ from deltastore.storage.postgres.arrays import integer, to_integer
 from deltastore.storage.postgres.pool import Pool
 from deltastore.storage.postgres.wire import Connection, LostError, ServerError, Statement
 
-_VERSION = Statement(b"SELECT version()::bytea")
+_ABOUT = Statement(b"SELECT version()::bytea, pg_backend_pid()::bigint")
 _WITHOUT_ADVISORY_LOCKS = (b"CockroachDB", b"YugabyteDB", b"-YB-")
 """What tells of itself a server whose advisory locks do nothing, or that refuses them in some releases."""
 _ATTEMPTS = 20
@@ -84,19 +84,30 @@ def migrate(url: str, *, schema: str | None, role: str | None, dry_run: bool) ->
             if role is not None:
                 made = made._replace(statements=(*made.statements, *tables.grants(where.schema, role)))
             if made.statements and not dry_run:
-                apply(connection, made, where, locks=has_advisory_locks(connection, where))
+                apply(connection, made, where, locks=ask(connection, where).has_locks)
     finally:
         pool.close()
     return where.location, made.found, made.version, made.statements
 
 
-def has_advisory_locks(connection: Connection, address: Address) -> bool:
-    """Tell whether the server's advisory locks keep others out. Raises StorageError."""
+class Server(NamedTuple):
+    """What matters of a server: whether its advisory locks keep others out, and a connection's session stays its own.
+
+    Behind a pooler that lends sessions, the one that answers isn't the one that greeted.
+    """
+
+    has_locks: bool
+    keeps_sessions: bool
+
+
+def ask(connection: Connection, address: Address) -> Server:
+    """Find out what a server is like. Raises StorageError."""
     try:
-        ((row,),) = connection.exchange([_VERSION])
+        ((row,),) = connection.exchange([_ABOUT])
     except (ServerError, LostError) as error:
         raise failures.translate(error, address.location) from error
-    return not any(name in (row[0] or b"") for name in _WITHOUT_ADVISORY_LOCKS)
+    has_locks = not any(name in (row[0] or b"") for name in _WITHOUT_ADVISORY_LOCKS)
+    return Server(has_locks, to_integer(row[1]) == connection.session)
 
 
 def ensure(pool: Pool, address: Address, *, create: bool, locks: bool) -> None:

@@ -16,7 +16,7 @@ import psycopg
 from deltastore.errors import ClosedError, StorageError
 from deltastore.storage.postgres.address import Address
 from deltastore.storage.postgres.failures import of_connecting
-from deltastore.storage.postgres.wire import Connection
+from deltastore.storage.postgres.wire import Connection, Naming
 
 PATIENCE_S = 10.0
 """How long a handle that was connected before tries to connect again: a restart or a failover takes seconds."""
@@ -72,6 +72,7 @@ class Pool:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        self.naming = Naming()
         self._begin()
         self._was_connected = False
         self._closed = False
@@ -162,7 +163,7 @@ class Pool:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                connection = Connection(self._address)
+                connection = Connection(self._address, self.naming)
             except psycopg.OperationalError as error:
                 if not self._was_connected or time.monotonic() + pause > deadline:
                     raise of_connecting(error, self._address.location) from error

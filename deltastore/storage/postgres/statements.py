@@ -113,17 +113,17 @@ class Statements:
 
     def get(self, keys: Sequence[bytes]) -> Statement:
         """Rows by their keys: key and value of those that are there."""
-        return Statement(self._get, (integers([thread_of(key) for key in keys]), strings(keys)))
+        return Statement(self._get, (integers([thread_of(key) for key in keys]), strings(keys)), often=True)
 
     def runs(self, runs: Sequence[tuple[bytes, bytes, bytes]]) -> Statement:
         """The rows of runs, each of one thread: place (from 1), key and value, in order."""
         threads = integers([thread_of(lower) for lower, _, _ in runs])
-        return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))))
+        return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))), often=True)
 
     def scan(self, wanted: Range) -> Statement:
         """The rows of a range: key and value."""
         one, parameters = self._range(wanted.lower, wanted.upper)
-        return Statement(self._scan[one, wanted.reverse], (*parameters, integer(wanted.limit)))
+        return Statement(self._scan[one, wanted.reverse], (*parameters, integer(wanted.limit)), often=True)
 
     def measure(self, lower: bytes, upper: bytes) -> Statement:
         """How many rows a range has, and their bytes."""
@@ -134,24 +134,24 @@ class Statements:
         """Store rows."""
         keys = [key for key, _ in rows]
         values = strings([value for _, value in rows])
-        return Statement(self._put, (integers(list(map(thread_of, keys))), strings(keys), values))
+        return Statement(self._put, (integers(list(map(thread_of, keys))), strings(keys), values), often=True)
 
     def delete(self, keys: Sequence[bytes]) -> Statement:
         """Remove rows."""
-        return Statement(self._delete, (integers(list(map(thread_of, keys))), strings(keys)))
+        return Statement(self._delete, (integers(list(map(thread_of, keys))), strings(keys)), often=True)
 
     def delete_range(self, lower: bytes, upper: bytes, limit: int) -> Statement:
         """Remove the first rows of a range: the keys that went."""
         one, parameters = self._range(lower, upper)
-        return Statement(self._delete_range[one], (*parameters, integer(limit)))
+        return Statement(self._delete_range[one], (*parameters, integer(limit)), often=True)
 
     def mint(self, key: bytes, count: int) -> Statement:
         """Take numbers from a counter: the first."""
-        return Statement(self._mint, (key, integer(count)))
+        return Statement(self._mint, (key, integer(count)), often=True)
 
     def following(self, key: bytes) -> Statement:
         """The next number of a counter; no row where none was ever taken."""
-        return Statement(self._following, (key,))
+        return Statement(self._following, (key,), often=True)
 
     def _range(self, lower: bytes, upper: bytes) -> tuple[bool, tuple[bytes, ...]]:
         first, last = _threads_of(lower, upper)

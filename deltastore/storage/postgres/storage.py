@@ -55,8 +55,9 @@ class PostgresStorage:
         self.pool = Pool(where)
         try:
             with self.pool.connection() as connection:
-                has_locks = migrating.has_advisory_locks(connection, where)
-            locking = where.locking or ("advisory" if has_locks else "serializable")
+                server = migrating.ask(connection, where)
+            self.pool.naming.works = server.keeps_sessions
+            locking = where.locking or ("advisory" if server.has_locks else "serializable")
             self.salt = where.schema.encode() + b"\0" if locking == "advisory" else None
             begin = statements.BEGIN_SERIALIZABLE if self.salt is None else statements.BEGIN_WRITING
             self.writing_head = [begin]
@@ -64,7 +65,7 @@ class PostgresStorage:
                 self.writing_head.append(statements.COMMIT_LAZILY)
             elif self._ask(_DURABLE)[0][0] == b"off":
                 self.writing_head.append(statements.COMMIT_DURABLY)
-            migrating.ensure(self.pool, where, create=create, locks=has_locks)
+            migrating.ensure(self.pool, where, create=create, locks=server.has_locks)
         except BaseException:
             self.pool.close()
             raise

@@ -241,7 +241,7 @@ class PostgresReadTransaction:
             raise failures.translate(error, self._origin.location) from error
 
     def _begin(self, asked: list[Statement]) -> list[Result]:
-        """Begin with the first exchange; where an idle connection turns out to be lost, with a new one."""
+        """Begin with the first exchange, again where an idle connection turns out to be lost, or lent to others."""
         pool, fresh = self._origin.pool, False
         while True:
             connection = pool.take(fresh=fresh)
@@ -255,6 +255,8 @@ class PostgresReadTransaction:
                 if not isinstance(error, ServerError | LostError):
                     raise
                 self._failed = True
+                if failures.is_of_names(error):  # nothing was seen yet, and they are sent without from now on
+                    continue
                 if fresh or not failures.is_gone(error):
                     raise failures.translate(error, self._origin.location) from error
                 pool.forget_idle()

@@ -6,25 +6,37 @@ needn't be waited for: the next exchange takes its answer in first, so that a tr
 
 import os
 import select
+import time
+from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import pq
+from xxhash import xxh3_64_hexdigest
 
 from deltastore.errors import StorageError
 from deltastore.storage.postgres.address import Address
 
 _BINARY = 1
+NAMED_FOR_S = 10.0
+"""How long a connection uses the plans of statements that it named. The server keeps a plan that it made while a table
+was small until it counts rows again, a minute later or never; what was right for ten rows is slow for a million."""
+_FORGET: Final = b"DEALLOCATE ALL"
+NAME_UNKNOWN, NAME_TAKEN = "26000", "42P05"
+"""What is refused where a pooler lends another session than that in which a statement was named."""
 _inherited: list[object] = []
 """Connections of the parent process: to be kept, for freeing them would use its sockets."""
 
 
 class Statement(NamedTuple):
-    """A statement and its parameters, in binary form."""
+    """A statement and its parameters, in binary form. `often`: the server shall remember it, not parse it again."""
 
     sql: bytes
     parameters: tuple[bytes | None, ...] = ()
+    often: bool = False
 
 
 Result = list[tuple[bytes | None, ...]]
@@ -43,10 +55,17 @@ class LostError(Exception):
     """The connection broke; what was sent and not answered may have been done or not."""
 
 
+@dataclass(slots=True)
+class Naming:
+    """Whether statements are given names, for all connections of a handle; once refused, never again."""
+
+    works: bool = True
+
+
 class Connection:
     """One connection. Used by one thread at a time."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, naming: Naming) -> None:
         """Connect. Raises psycopg.OperationalError."""
         # autocommit, so that psycopg itself sends nothing
         self._psycopg = psycopg.connect(**address.parameters, autocommit=True)  # type: ignore[arg-type]
@@ -55,9 +74,14 @@ class Connection:
         self._libpq.enter_pipeline_mode()
         self._poll = select.poll()
         self._socket = self._libpq.socket
-        self._unanswered = 0
+        self._naming = naming
+        self._named: set[bytes] = set()
+        self._named_at = time.monotonic()
+        self._awaited: deque[list[bytes]] = deque()
+        """For each synchronization that wasn't answered, what was sent before it: the name that it gives, or none."""
         self._pid = os.getpid()
-        self.server_version = self._libpq.server_version
+        self.session = self._libpq.backend_pid
+        """The process of the server's that greeted."""
         self.broken = False
         """To be thrown away: it was lost, or left in the middle of an exchange."""
 
@@ -71,13 +95,15 @@ class Connection:
         self.broken = True  # unless all is well in the end
         try:
             self._send(statements)
-            while self._unanswered > 1:
+            while len(self._awaited) > 1:
                 self._receive_posted()
             results = self._receive()
         except psycopg.OperationalError as error:
             raise LostError(_text(error)) from error
-        except ServerError:
+        except ServerError as error:
             self.broken = self._libpq.status != pq.ConnStatus.OK
+            if error.state in (NAME_UNKNOWN, NAME_TAKEN):  # for good
+                self._naming.works = False
             raise
         self.broken = False
         return results
@@ -97,12 +123,26 @@ class Connection:
             _inherited.append(self._psycopg)
 
     def _send(self, statements: Sequence[Statement]) -> None:
-        for statement in statements:
-            formats = [_BINARY] * len(statement.parameters)
-            parameters = [*statement.parameters]  # psycopg's oldest binding takes no other sequence
-            self._libpq.send_query_params(statement.sql, parameters, None, formats, _BINARY)
+        if self._named and time.monotonic() - self._named_at > NAMED_FOR_S:
+            self._named.clear()
+            self._send([Statement(_FORGET)])  # by itself: it must not begin the transaction that comes
+        sent: list[bytes] = []
+        for sql, given, often in statements:
+            parameters = [*given]  # psycopg's oldest binding takes no other sequence
+            formats = [_BINARY] * len(parameters)
+            if often and self._naming.works:
+                name = _name_of(sql)
+                if name not in self._named and name not in sent:
+                    if not self._named:
+                        self._named_at = time.monotonic()
+                    self._libpq.send_prepare(name, sql)
+                    sent.append(name)
+                self._libpq.send_query_prepared(name, parameters, formats, _BINARY)
+            else:
+                self._libpq.send_query_params(sql, parameters, None, formats, _BINARY)
+            sent.append(b"")
         self._libpq.pipeline_sync()
-        self._unanswered += 1
+        self._awaited.append(sent)
         while self._libpq.flush():
             self._wait(select.POLLIN | select.POLLOUT)
 
@@ -116,6 +156,7 @@ class Connection:
 
     def _receive(self) -> list[Result]:
         """Take in the answers up to the next synchronization."""
+        awaited = iter(self._awaited.popleft())
         results: list[Result] = []
         failure: Exception | None = None
         while True:
@@ -128,15 +169,18 @@ class Connection:
                 continue
             match found.status:
                 case pq.ExecStatus.PIPELINE_SYNC:
-                    self._unanswered -= 1
                     if failure is not None:
                         raise failure
                     return results
                 case pq.ExecStatus.TUPLES_OK | pq.ExecStatus.COMMAND_OK:
-                    columns = range(found.nfields)
-                    results.append(
-                        [tuple(found.get_value(row, column) for column in columns) for row in range(found.ntuples)]
-                    )
+                    name = next(awaited)
+                    if not name:
+                        columns = range(found.nfields)
+                        results.append(
+                            [tuple(found.get_value(row, column) for column in columns) for row in range(found.ntuples)]
+                        )
+                    else:
+                        self._named.add(name)
                 case pq.ExecStatus.PIPELINE_ABORTED:
                     pass  # the one before it failed
                 case _:
@@ -146,6 +190,12 @@ class Connection:
         self._poll.register(self._socket, events)
         if any(event & ~select.POLLOUT for _, event in self._poll.poll()):
             self._libpq.consume_input()
+
+
+@cache
+def _name_of(sql: bytes) -> bytes:
+    """Return a statement's name: the same for all who share a session behind a pooler."""
+    return b"deltastore %s %s" % (sql.partition(b" ")[0], xxh3_64_hexdigest(sql).encode())
 
 
 def _failure(result: pq.abc.PGresult) -> Exception:

@@ -256,7 +256,8 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         waits = [] if again is None else again.statements([locks.to_look_up(key) for key in keys])
         try:
             head = [statements.BEGIN_WRITING, LOOK_WAIT, *waits]
-            results = connection.exchange([*head, self._origin.sql.get(keys), statements.ROLLBACK])
+            look = self._origin.sql.get(keys)._replace(often=False)  # this must not fail for its name
+            results = connection.exchange([*head, look, statements.ROLLBACK])
         finally:
             if not connection.broken:
                 connection.post(statements.ROLLBACK)
