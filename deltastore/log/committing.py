@@ -18,6 +18,10 @@ from deltastore.storage.port import Storage, Wanted, WriteTransaction
 
 MAX_BATCH = 256
 """How many writers share a commit at most: a transaction's dirty pages are in memory."""
+LONGEST_PAUSE = 256
+"""For how many commits a look is taken, at most, after what was remembered turned out not to be so."""
+WAS_WRONG = "another writer was there first"
+"""The outcome, which means that it refuses, of a work that believed what wasn't so."""
 REFUSALS = (ConflictError,)
 """What a work may raise before it has written anything; after anything else, all of a batch is undone."""
 
@@ -56,6 +60,27 @@ class _Job:
         return self.outcome
 
 
+class _Trust:
+    """Whether what those of a batch remember is taken for true without a look: not for a while after it wasn't.
+
+    One who was wrong makes all come again. Who writes alone may always believe: a look wouldn't spare him the second
+    preparation.
+    """
+
+    def __init__(self) -> None:
+        self._left = self._pause = 0
+
+    def is_given(self) -> bool:
+        """Tell whether to trust this time."""
+        self._left = max(0, self._left - 1)
+        return self._left == 0
+
+    def weigh(self, *, was_right: bool) -> None:
+        """Take in how it went."""
+        self._pause = self._pause // 2 if was_right else min(4 * self._pause + 4, LONGEST_PAUSE)
+        self._left = 0 if was_right else self._pause
+
+
 class CommitQueue:
     """Where the writers of one storage handle queue up. Thread-safe; a forked child needs one of its own."""
 
@@ -68,6 +93,7 @@ class CommitQueue:
         self.turn: AbstractContextManager[object] = nullcontext() if runs_user_code else threading.RLock()
         """Held by whoever prepares or applies: the interpreter runs one thread at a time, and the storage's binding
         gives it up at every call, where threads beside each other would hand it over."""
+        self._trust = _Trust()
         self.commits = 0
         self.works = 0
         self.largest = 0
@@ -76,7 +102,7 @@ class CommitQueue:
         """Run a work in a write transaction that others may share, and return its outcome once that is committed.
 
         `wanted` says what it looks at, where the storage is far away: all of a batch comes in one trip.
-        It must write nothing before it raises one of `REFUSALS`, or returns an outcome that means that it refuses; it
+        It must write nothing before it raises one of `REFUSALS`, or returns a text, which means that it refuses; it
         may be run several times, and only the last run counts. Raises what it raises, StoreFullError, StorageError.
         """
         turn = threading.Lock()
@@ -161,12 +187,21 @@ class CommitQueue:
         """Settle all jobs of a batch: in one transaction, or each in its own where one of them fails in the middle."""
         outcomes: list[tuple[Any, BaseException | None]] = []
 
+        is_one = len(batch) == 1
+        trusts = is_one or self._trust.is_given()
+        runs, has_believed = 0, False
+
         def run_all(tx: WriteTransaction) -> None:
+            nonlocal runs, has_believed
+            runs += 1
             outcomes.clear()  # the storage may run this again
+            if has_believed and is_one:  # it was wrong, so what was prepared on it doesn't stand
+                outcomes.append((WAS_WRONG, None))
+                return
             if tx.remote:
-                for job in batch:
-                    tx.prefetch(job.wanted())
-                tx.prefetch(Wanted(), now=True)  # before others are kept from preparing: this may wait for locks
+                unsure = _believe(tx, [job.wanted() for job in batch], trusts and not has_believed)
+                has_believed |= len(unsure) < len(batch)
+                _look(tx, unsure)
             with self.turn:
                 for job in batch:
                     try:
@@ -185,8 +220,25 @@ class CommitQueue:
             for job in batch:
                 self._commit([job])
             return
+        if has_believed and not is_one:
+            self._trust.weigh(was_right=runs == 1)
         self.commits += 1  # by whoever leads, so one at a time
         self.works += len(batch)
         self.largest = max(self.largest, len(batch))
         for job, settled in zip(batch, outcomes, strict=True):
             job.settle(*settled)
+
+
+def _believe(tx: WriteTransaction, all_wanted: list[Wanted], trusts: bool) -> list[Wanted]:
+    """Let a transaction that looks far away believe what is remembered; return the others, for whom it must look."""
+    return [
+        wanted for wanted in all_wanted if not (trusts and wanted.believed is not None and tx.believe(wanted.believed))
+    ]
+
+
+def _look(tx: WriteTransaction, all_wanted: list[Wanted]) -> None:
+    """Look at all that is wanted in one trip, before others are kept from preparing: it may wait for locks."""
+    for wanted in all_wanted:
+        tx.prefetch(wanted)
+    if all_wanted:
+        tx.prefetch(Wanted(), now=True)

@@ -16,7 +16,7 @@ from deltastore.codec.primitives import PACK_LEVEL, unseal
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import announcing, keys, policy, rows
 from deltastore.log.reading import FoundRow, View
-from deltastore.storage.port import Row, Wanted, WriteTransaction
+from deltastore.storage.port import ReadTransaction, Row, Wanted, WriteTransaction
 
 
 class ChunkPack(NamedTuple):
@@ -76,24 +76,29 @@ def plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary:
 
 
 def _plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary: Dictionary | None) -> Plan:
-    due = [
-        series
-        for series in range(rec.SERIES)
-        if policy.should_pack_chunks(header.loose_rows[series], header.loose_bytes[series])
-    ]
-    packs_records = policy.should_pack_records(namespace.loose_before)
-    if view.tx.remote and (due or packs_records):
-        known = announcing.Known(view.thread, namespace.number)
-        announcing.loose(
-            view.tx, known, [(series, header.packed_up_to[series]) for series in due], namespace.packed_up_to or b""
-        )
+    if view.tx.remote:
+        announce(view.tx, view.thread, header, namespace)
     chunks = [
         made
-        for series in due
+        for series in _due(header)
         if (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
     ]
-    records = _plan_records(view, namespace, dictionary) if packs_records else None
+    records = _plan_records(view, namespace, dictionary) if policy.should_pack_records(namespace.loose_before) else None
     return Plan(tuple(chunks), records)
+
+
+def announce(tx: ReadTransaction, thread: int, header: rows.Header, namespace: rows.Namespace) -> None:
+    """Announce what `plan` looks at."""
+    due = _due(header)
+    if due or policy.should_pack_records(namespace.loose_before):
+        known, packed_up_to = announcing.Known(thread, namespace.number), namespace.packed_up_to or b""
+        announcing.loose(tx, known, [(series, header.packed_up_to[series]) for series in due], packed_up_to)
+
+
+def _due(header: rows.Header) -> list[int]:
+    """Return the series of chunks of which a put packs some."""
+    loose = zip(header.loose_rows, header.loose_bytes, strict=True)
+    return [series for series, each in enumerate(loose) if policy.should_pack_chunks(*each)]
 
 
 def _plan_chunks(view: View, series: int, packed_up_to: int, dictionary: Dictionary | None) -> ChunkPack | None:

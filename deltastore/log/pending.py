@@ -12,16 +12,17 @@ from deltastore.codec import chunkrow
 from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
+from deltastore.codec.primitives import seal
 from deltastore.errors import CheckpointNotFoundError
 from deltastore.log import announcing, finding, keys, names, rows
 from deltastore.log import standing as standings
 from deltastore.log.announcing import Look
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import check_front, chunk_bytes, take_numbers
+from deltastore.log.putting import above_all, check_front, chunk_bytes, take_numbers
 from deltastore.log.reading import View
 from deltastore.log.standing import Standing
-from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
+from deltastore.storage.port import Believed, ReadTransaction, Wanted, WriteTransaction
 
 
 class PutWrites(NamedTuple):
@@ -47,6 +48,10 @@ class PreparedWrites(NamedTuple):
     chunks: tuple[tuple[chunkrow.ChunkRow, bytes] | None, ...]
     numbers: dict[bytes, int]
     chunk_bases: dict[int, tuple[int, ...]]
+    tip: tuple[str, bytes] | None = None
+    """Id and ULID of the last checkpoint, where they are remembered."""
+    is_first: bool = False
+    """Whether nothing is remembered of this task's having put before."""
 
     @property
     def stored_bytes(self) -> int:
@@ -56,7 +61,9 @@ class PreparedWrites(NamedTuple):
 
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
     """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
-    standing = standings.read(tx, put.thread, put.namespace, Look(named=(put.id,) if put.must_exist else ()))
+    before = heads.standing(put.thread, put.namespace) if tx.remote else None
+    look = Look(named=(put.id,) if put.must_exist else ())
+    standing = standings.read(tx, put.thread, put.namespace, look, None if before is None else before.known)
     if put.must_exist:
         _require(tx, standing, put)
     return _prepare(standing, put, channels, heads)
@@ -73,7 +80,7 @@ def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads:
     check_front(namespace, put)
     numbers: dict[bytes, int] = {}
     chunk_bases: dict[int, tuple[int, ...]] = {}
-    head = None
+    head = earlier = None
     if thread is not None and namespace is not None:
         earlier = heads.pending(thread, namespace.number, put.id, collected, bases[0])
         if earlier is not None:
@@ -92,7 +99,9 @@ def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads:
     if row is not None:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
     made = (row, chunkrow.encode_body(row, dictionary=standing.dictionary)) if row else None
-    return PreparedWrites(put, standing, tuple(values), (made, None), numbers | new.index, chunk_bases)
+    tip = None if head is None else (head.id, head.ulid)
+    is_first = earlier is None or put.task not in earlier.tasks
+    return PreparedWrites(put, standing, tuple(values), (made, None), numbers | new.index, chunk_bases, tip, is_first)
 
 
 def _known(head: Head, channel: int, next_chunk: int) -> Old | None:
@@ -138,7 +147,21 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
         if ulid is None:
             return own._replace(keys=[*own.keys, row])
         place, prefix = keys.record(*known, ulid), keys.records(*known)
-    return own._replace(keys=[*own.keys, row], runs=[(place, place, keys.end_of(prefix))])
+    believed = _believed(prepared, row, place, own.believed)
+    return own._replace(keys=[*own.keys, row], runs=[(place, place, keys.end_of(prefix))], believed=believed)
+
+
+def _believed(prepared: PreparedWrites, row: bytes, place: bytes, own: Believed | None) -> Believed | None:
+    """Return what `apply` will find of a task's first writes: no row of theirs, and the tip's id, or a new one's."""
+    standing, namespace = prepared.standing, prepared.standing.namespace
+    if own is None or namespace is None or namespace.front == rows.NATIVE or not prepared.is_first:
+        return None
+    gaps = [*own.gaps, (row, row + b"\0")]
+    if prepared.tip is not None and prepared.tip[0] == prepared.put.id:
+        its = seal(place, rows.IdEntry(prepared.tip[1]).encode())
+        return Believed([*own.rows, (place, its)], gaps)
+    gap = above_all(standing, namespace, prepared.put.id)
+    return None if gap is None else Believed(own.rows, [*gaps, gap])
 
 
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:

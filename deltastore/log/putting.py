@@ -25,7 +25,7 @@ from deltastore.log.reading import View
 from deltastore.log.registry import Registry
 from deltastore.log.seeds import Seeds
 from deltastore.log.standing import Standing
-from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
+from deltastore.storage.port import Believed, ReadTransaction, Wanted, WriteTransaction
 
 
 class At(Enum):
@@ -109,7 +109,11 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
     look = Look(
         announcing.CHAIN_ROWS, 2, announcing.WRITE_ROWS, named=(put.parent,) if isinstance(put.parent, str) else ()
     )
-    return _prepare(tx, standings.read(tx, put.thread, put.namespace, look), put, context)
+    before = context.heads.standing(put.thread, put.namespace) if tx.remote else None
+    if before is not None and before.thread is not None and before.header is not None and before.namespace is not None:
+        packing.announce(tx, before.thread, before.header, before.namespace)
+    known = None if before is None else before.known
+    return _prepare(tx, standings.read(tx, put.thread, put.namespace, look, known), put, context)
 
 
 def prepare_remembered(put: Put, context: Context) -> Prepared | None:
@@ -270,7 +274,28 @@ def wanted_by(prepared: Prepared) -> Wanted:
         if put.expected is not None and standing.namespace.tip is not None:
             key = keys.record(*known, standing.namespace.tip)
             runs.append((key, key, keys.end_of(keys.records(*known))))
-    return own._replace(keys=[*own.keys, *looked_at], runs=runs)
+    return own._replace(keys=[*own.keys, *looked_at], runs=runs, believed=_believed(prepared, own.believed))
+
+
+def _believed(prepared: Prepared, own: Believed | None) -> Believed | None:
+    """Return what `apply` will find, where no more than the thread's own rows tells it: that a greater id is new."""
+    put, namespace = prepared.put, prepared.standing.namespace
+    if own is None or namespace is None or prepared.packs != packing.NOTHING or put.expected is not None:
+        return None
+    if prepared.parent.id is not None and prepared.parent.ulid is None:
+        return None
+    if put.id is None:
+        return own
+    gap = above_all(prepared.standing, namespace, put.id)
+    return None if gap is None else own._replace(gaps=[*own.gaps, gap])
+
+
+def above_all(standing: Standing, namespace: rows.Namespace, id_: str) -> tuple[bytes, bytes] | None:
+    """Return the range of by-id rows from an id on if it is greater than any that was put, so that there are none."""
+    if standing.thread is None or (namespace.latest is not None and namespace.latest >= id_):
+        return None
+    ids = keys.ids(standing.thread, namespace.number)
+    return ids + keys.encode_id(id_), keys.end_of(ids)
 
 
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:

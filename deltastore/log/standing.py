@@ -10,8 +10,8 @@ from typing import ClassVar, NamedTuple, NoReturn
 
 from deltastore.codec.dictionary import Dictionary
 from deltastore.log import announcing, dictionaries, finding, keys, names, rows
-from deltastore.log.announcing import Look
-from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
+from deltastore.log.announcing import Known, Look
+from deltastore.storage.port import Believed, ReadTransaction, Wanted, WriteTransaction
 
 
 class Standing(NamedTuple):
@@ -43,11 +43,19 @@ class Standing(NamedTuple):
         """Ascends with time among those of the same name, and with what is known at a time."""
         return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None
 
+    @property
+    def known(self) -> Known | None:
+        """Where the namespace was, for those who look again."""
+        return None if self.thread is None or self.namespace is None else Known(self.thread, self.namespace.number)
 
-def read(tx: ReadTransaction, thread: str, namespace: str, look: Look) -> Standing:
-    """Return what a transaction sees; `look` is what its caller goes on to. Raises ChecksumError."""
+
+def read(tx: ReadTransaction, thread: str, namespace: str, look: Look, known: Known | None = None) -> Standing:
+    """Return what a transaction sees; `look` is what its caller goes on to, `known` where that was once.
+
+    Raises ChecksumError.
+    """
     if tx.remote:
-        announcing.thread(tx, thread, namespace, None, look)
+        announcing.thread(tx, thread, namespace, known, look)
     number, header = finding.find_thread(tx, thread) or (None, None)
     found = None if number is None else rows.load_namespace(tx, number, keys.encode_name(namespace))
     return Standing(number, header, found, dictionaries.in_use(tx))
@@ -101,17 +109,27 @@ def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, 
 
 
 def wanted_by(standing: Standing, thread: str, namespace: str) -> Wanted:
-    """Return what `find` looks at, and a number for the thread where there is none."""
+    """Return what `find` looks at, and a number for the thread where there is none.
+
+    A dictionary isn't believed to be in use: its row is long, and would go to the server to be compared.
+    """
     name = keys.of_name(keys.THREAD, keys.encode_name(thread))
     ends = (announcing.DICTIONARY_IN_USE,)
     if standing.thread is None:
         return Wanted(keys=(name,), ends=ends, counters=(keys.counter(keys.THREAD),))
     own = keys.header(standing.thread), keys.namespace(standing.thread, keys.encode_name(namespace))
-    return Wanted(keys=(name, *own), ends=ends)
+    believed = None
+    if standing.seen is not None and standing.dictionary is None:
+        rows_seen = [(key, row) for key, row in zip(*standing.seen, strict=True) if row is not None]
+        believed = Believed(rows_seen, [_NONE])
+    return Wanted(keys=(name, *own), ends=ends, believed=believed)
 
 
 def _number(dictionary: Dictionary | None) -> int:
     return dictionary.number if dictionary else 0
+
+
+_NONE = (keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES))
 
 
 class NotInMemory(Exception):

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 from deltastore.errors import ClosedError, StorageError
 from deltastore.storage.info import StorageInfo
-from deltastore.storage.port import Row, Wanted
+from deltastore.storage.port import Believed, Row, Wanted
 from deltastore.storage.rules import (
     check_count,
     check_key,
@@ -131,6 +131,10 @@ class MemoryWriteTransaction(MemoryReadTransaction):
             self._moment = self._now().copy()
             self._changed = True
         return self._now()
+
+    def believe(self, _believed: Believed) -> bool:
+        """Take nothing: all is at hand."""
+        return False
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value under a key, in place of any earlier one."""

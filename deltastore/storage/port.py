@@ -25,17 +25,26 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 
 
+class Believed(NamedTuple):
+    """What somebody takes rows to be without a look. `gaps`: (lower, upper), ranges that hold no row."""
+
+    rows: Sequence[Row] = ()
+    gaps: Sequence[tuple[bytes, bytes]] = ()
+
+
 class Wanted(NamedTuple):
     """What a transaction will be asked for. Only a hint: it promises nothing.
 
     `keys`: their rows. `runs`: (lower, last, upper), the rows from `lower` up to the first one at or after `last`,
     below `upper`. `ends`: (lower, upper, count), the last so many rows of a range. `counters`: a number of each.
+    `believed`: all of it, as whoever asks takes it to be; None where it has to look.
     """
 
     keys: Sequence[bytes] = ()
     runs: Sequence[tuple[bytes, bytes, bytes]] = ()
     ends: Sequence[tuple[bytes, bytes, int]] = ()
     counters: Sequence[bytes] = ()
+    believed: Believed | None = None
 
 
 class ReadTransaction(Protocol):
@@ -80,6 +89,13 @@ class ReadTransaction(Protocol):
 
 class WriteTransaction(ReadTransaction, Protocol):
     """A read transaction that sees its own writes, committed when its block ends without an error."""
+
+    def believe(self, believed: Believed) -> bool:
+        """Take rows to be what somebody says, without a look; tell whether that is taken.
+
+        Where one isn't, RetryTransaction is raised by a later operation or by the end, and nothing is written.
+        Not called unless `remote`.
+        """
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value under a key, in place of any earlier one."""

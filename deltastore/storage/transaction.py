@@ -15,7 +15,7 @@ from deltastore.storage import directory, engine, measuring
 from deltastore.storage.directory import MOVED_KEY
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Row, Wanted
+from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Believed, Row, Wanted
 from deltastore.storage.retry import RetryTransaction
 from deltastore.storage.rules import (
     RESERVED_END,
@@ -298,6 +298,10 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         self._leave()
         if shrank:
             self._release_pages()
+
+    def believe(self, _believed: Believed) -> bool:
+        """Take nothing: all is at hand."""
+        return False
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value under a key, in place of any earlier one."""

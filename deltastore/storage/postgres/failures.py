@@ -5,6 +5,7 @@ from typing import Final
 import psycopg
 
 from deltastore.errors import DeltastoreError, StorageError, StoreFullError, StorePathError
+from deltastore.storage.postgres.statements import IS_ANOTHER
 from deltastore.storage.postgres.wire import NAME_TAKEN, NAME_UNKNOWN, LostError, ServerError
 from deltastore.storage.retry import RetryTransaction
 
@@ -13,7 +14,7 @@ UNDEFINED_TABLE, UNDEFINED_SCHEMA, UNDEFINED_FUNCTION = "42P01", "3F000", "42883
 INSUFFICIENT_PRIVILEGE = "42501"
 UNIQUE_VIOLATION, DUPLICATE_SCHEMA, DUPLICATE_TABLE = "23505", "42P06", "42P07"
 _OF_NAMES: Final = (NAME_UNKNOWN, NAME_TAKEN)
-_AGAIN: Final = (SERIALIZATION_FAILURE, DEADLOCK_DETECTED, *_OF_NAMES)
+_AGAIN: Final = (SERIALIZATION_FAILURE, DEADLOCK_DETECTED, IS_ANOTHER, *_OF_NAMES)
 _GONE: Final = ("57P01", "57P02", "57P03", "25P03", "57P05", "08")
 """The server ends the connection, or is about to: as good as lost."""
 _REMEDIES: Final = {

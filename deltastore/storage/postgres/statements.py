@@ -15,6 +15,8 @@ THREAD_BYTES = 6
 """The bytes at the head of a key that are its thread's number."""
 LAST_THREAD = (1 << 8 * THREAD_BYTES) - 1
 UNLIMITED = (1 << 63) - 1
+IS_ANOTHER = "22P02"
+"""SQLSTATE where a row isn't what it was believed to be: a text in place of a number."""
 
 BEGIN_READING = Statement(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 BEGIN_WRITING = Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -74,6 +76,17 @@ class Statements:
         ).encode()
         of_one = f"FROM {rows} WHERE thread_no = $1 AND key >= $2 AND key < $3"
         of_many = f"FROM {rows} WHERE thread_no BETWEEN $1 AND $4 AND key >= $2 AND key < $3"
+        # the cast fails for each row that is found to be another, in words that the server's log may show
+        another = "SELECT ('deltastore: another writer was first; trying again. Key ' || encode({key}, 'hex'))::int"
+        self._doubt = (
+            f"{another.format(key='q.key')} FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"
+            " AS q(thread_no, key, value)"
+            f" LEFT JOIN LATERAL (SELECT t.value {of_thread} AND t.key = q.key LIMIT 1) AS r ON true"
+            " WHERE r.value IS DISTINCT FROM q.value "
+            f"UNION ALL {another.format(key='r.key')} FROM unnest($4::bigint[], $5::bytea[], $6::bytea[])"
+            " AS q(thread_no, low, high),"
+            f" LATERAL (SELECT t.key {of_thread} AND t.key >= q.low AND t.key < q.high ORDER BY t.key LIMIT 1) AS r"
+        ).encode()
         order, back = " ORDER BY thread_no, key", " ORDER BY thread_no DESC, key DESC"
         self._scan = {
             (True, False): f"SELECT key, value {of_one}{order} LIMIT $4".encode(),
@@ -119,6 +132,13 @@ class Statements:
         """The rows of runs, each of one thread: place (from 1), key and value, in order."""
         threads = integers([thread_of(lower) for lower, _, _ in runs])
         return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))), often=True)
+
+    def doubt(self, rows: Sequence[Row], gaps: Sequence[tuple[bytes, bytes]]) -> Statement:
+        """Fail with `IS_ANOTHER` unless rows are these, and ranges, each of one thread, hold none."""
+        keys, lowers = [key for key, _ in rows], [lower for lower, _ in gaps]
+        are = (integers(list(map(thread_of, keys))), strings(keys), strings([value for _, value in rows]))
+        lack = (integers(list(map(thread_of, lowers))), strings(lowers), strings([upper for _, upper in gaps]))
+        return Statement(self._doubt, (*are, *lack), often=True)
 
     def scan(self, wanted: Range) -> Statement:
         """The rows of a range: key and value."""

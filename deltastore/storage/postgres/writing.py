@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from deltastore.errors import CommitUnknownError, DeltastoreError, StorageError
-from deltastore.storage.port import Row
+from deltastore.storage.port import Believed, Row
 from deltastore.storage.postgres import failures, locks, statements
 from deltastore.storage.postgres.arrays import to_integer
 from deltastore.storage.postgres.locks import Lock, Locks
@@ -45,13 +45,15 @@ class WritingOrigin(Origin, Protocol):
 class PostgresWriteTransaction(PostgresReadTransaction):
     """A transaction that sees its own writes, and commits them when its block ends without an error."""
 
-    __slots__ = ("_before", "_counters", "_locks", "_minted", "_pending", "_sent", "_writer", "_written")
+    __slots__ = ("_before", "_believed", "_counters", "_locks", "_minted", "_pending", "_sent", "_writer", "_written")
 
     _origin: WritingOrigin
 
     def __init__(self, origin: WritingOrigin) -> None:
         super().__init__(origin)
         self._locks = None if origin.salt is None else Locks(origin.salt)
+        self._believed: list[Believed] = []
+        """What wasn't looked at yet."""
         self._pending: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
@@ -76,6 +78,22 @@ class PostgresWriteTransaction(PostgresReadTransaction):
             self._open = False
             self._leave(statements.ROLLBACK)
             self._origin.end_writing()
+
+    def believe(self, believed: Believed) -> bool:
+        """Take rows to be what somebody says; the next trip finds out. Not where there are no locks: what a lost
+        commit did couldn't be told then.
+        """
+        if self._locks is None:
+            return False
+        self._check_open()
+        known = self._known
+        rows = [row for row in believed.rows if not known.holds(row[0])]
+        for key, value in rows:
+            known.add(key, key + b"\0", [(key, value)])
+        for lower, upper in believed.gaps:
+            known.add(lower, upper, ())
+        self._believed.append(Believed(rows, believed.gaps))
+        return True
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value under a key, in place of any earlier one."""
@@ -141,19 +159,27 @@ class PostgresWriteTransaction(PostgresReadTransaction):
             self._before[key] = self._known.rows.get(key)
         self._written[key] = value
 
-    def _flush(self) -> list[Statement]:
-        """Return the statements that carry out what is pending, and what must be locked for it before."""
-        if not self._pending:
-            return []
+    def _due(self, needed: Iterable[Lock] = ()) -> list[Statement]:
+        """Return what must go before anything else: locks, a look at what was believed, and what is pending."""
+        believed, self._believed = self._believed, []
         pending, self._pending = self._pending, {}
-        out = self._lock([lock for key in pending for lock in locks.to_write(key)])
+        rows = list({row for each in believed for row in each.rows})
+        gaps = list({gap for each in believed for gap in each.gaps})
+        to_lock = [*needed, *(locks.to_look_up(key) for key, _ in rows)]
+        for lower, upper in gaps:
+            to_lock += locks.to_read(lower, upper)
+        for key in pending:
+            to_lock += locks.to_write(key)
+        out = self._lock(to_lock)
+        if rows or gaps:
+            out.append(self._origin.sql.doubt(rows, gaps))
         gone = [key for key, value in pending.items() if value is None]
-        rows: list[Row] = [(key, value) for key, value in pending.items() if value is not None]
+        put: list[Row] = [(key, value) for key, value in pending.items() if value is not None]
         if gone:
             out.append(self._origin.sql.delete(gone))
-        if rows:
-            out.append(self._origin.sql.put(rows))
-        self._sent = True
+        if put:
+            out.append(self._origin.sql.put(put))
+        self._sent = self._sent or bool(pending)
         return out
 
     def _lock(self, needed: Iterable[Lock]) -> list[Statement]:
@@ -190,17 +216,21 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         return self._run_with(needed, asked)
 
     def _run_with(self, needed: Iterable[Lock], asked: list[Statement]) -> list[Result]:
-        before = [*self._flush(), *self._lock(needed)]
+        before = self._due(needed)
         return self._exchange([*before, *asked])[len(before) :]
 
     def _commit(self) -> None:
+        head: list[Statement] = []
         if self._connection is None:
-            self._run_with((), [])  # so that the commit goes over a connection that lives
-        before = self._flush()
+            if self._believed:  # all of it in one trip; who believes has locks, and so learns what a lost commit did
+                self._connection, head = self._origin.pool.take(), self._head()
+            else:
+                self._run_with((), [])  # so that the commit goes over a connection that lives
+        due = self._due()
         connection = self._connection
         assert connection is not None
         try:
-            connection.exchange([*before, statements.COMMIT])
+            connection.exchange([*head, *due, statements.COMMIT])
         except (ServerError, LostError) as error:
             lost = failures.is_gone(error)
             connection.broken = connection.broken or lost
