@@ -46,8 +46,8 @@ class Answers(Handle):
     ) -> None:
         """Let the next write here be prepared by what was just read."""
         with contextlib.suppress(CorruptionError):  # it is whoever needs a dictionary that must hear of its damage
-            dictionary = dictionaries.in_use(tx)
-            self.heads.keep_standing(thread, namespace, Standing(*located, dictionary, remembered=True))
+            newest = dictionaries.newest(tx)
+            self.heads.keep_standing(thread, namespace, Standing(*located, newest, remembered=True))
 
     # --- reads
 

@@ -15,7 +15,7 @@ from deltastore.codec.dictionary import Dictionary
 from deltastore.codec.primitives import unseal
 from deltastore.errors import ChecksumError, ConflictError
 from deltastore.log import keys, names, rows
-from deltastore.storage.port import ReadTransaction, WriteTransaction
+from deltastore.storage.port import Believed, ReadTransaction, Row, WriteTransaction
 
 SHAPE, CONTENT, NONE = "shape", "content", "none"
 KINDS = (SHAPE, CONTENT, NONE)
@@ -48,10 +48,23 @@ def decode(key: bytes, data: bytes) -> Stored:
     raise ChecksumError(f"row {key.hex()} is no dictionary")
 
 
+class Opened(NamedTuple):
+    """A dictionary's row as stored, what it says, and the dictionary ready for use; the same for equal rows."""
+
+    row: Row
+    stored: Stored
+    ready: Dictionary
+
+    @property
+    def for_new_rows(self) -> Dictionary | None:
+        """The dictionary if new rows need it, were it the newest."""
+        return self.ready if self.stored.in_use and self.stored.kind != NONE else None
+
+
 @lru_cache(_CACHED)
-def _open(key: bytes, sealed: bytes) -> tuple[Stored, Dictionary]:
+def _open(key: bytes, sealed: bytes) -> Opened:
     found = decode(key, unseal(key, sealed))
-    return found, Dictionary(found.number, found.content)
+    return Opened((key, sealed), found, Dictionary(found.number, found.content))
 
 
 class Dictionaries:
@@ -72,22 +85,33 @@ class Dictionaries:
                     f"a row needs dictionary {number}, which is missing: rows were lost or damaged; "
                     "run check, and restore from a backup"
                 )
-            known = self._known[number] = _open(key, sealed)[1]
+            known = self._known[number] = _open(key, sealed).ready
         return known
+
+
+def newest(tx: ReadTransaction) -> Opened | None:
+    """Return the dictionary that was made last, in use or not; None where there is none. Raises ChecksumError."""
+    row = next(tx.scan(keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES), reverse=True), None)
+    return None if row is None else _open(*row)
 
 
 def in_use(tx: ReadTransaction) -> Dictionary | None:
     """Return the dictionary for new rows, or None. Raises ChecksumError."""
-    newest = next(tx.scan(keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES), reverse=True), None)
-    if newest is None:
-        return None
-    found, ready = _open(*newest)
-    return ready if found.in_use and found.kind != NONE else None
+    found = newest(tx)
+    return None if found is None else found.for_new_rows
+
+
+def believed(found: Opened | None) -> Believed:
+    """Return what says that a dictionary is still the newest and as it was."""
+    end = keys.end_of(keys.DICTIONARIES)
+    if found is None:
+        return Believed(gaps=[(keys.DICTIONARIES, end)])
+    return Believed(sealed=[found.row], gaps=[(found.row[0] + b"\0", end)])
 
 
 def all_of(tx: ReadTransaction) -> list[Stored]:
     """Return all dictionaries, in the order they were made. Raises ChecksumError."""
-    return [_open(key, sealed)[0] for key, sealed in tx.scan(keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES))]
+    return [_open(key, sealed).stored for key, sealed in tx.scan(keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES))]
 
 
 def is_in_use(tx: ReadTransaction, dictionary: Dictionary | None) -> bool:
@@ -96,7 +120,7 @@ def is_in_use(tx: ReadTransaction, dictionary: Dictionary | None) -> bool:
         return True
     key = keys.dictionary(dictionary.number)
     sealed = tx.get(key)
-    return sealed is not None and _open(key, sealed)[0].in_use
+    return sealed is not None and _open(key, sealed).stored.in_use
 
 
 def replace_by(tx: WriteTransaction, kind: str, content: bytes | None, now_ms: int) -> int | None:

@@ -159,9 +159,9 @@ def _believed(prepared: PreparedWrites, row: bytes, place: bytes, own: Believed 
     gaps = [*own.gaps, (row, row + b"\0")]
     if prepared.tip is not None and prepared.tip[0] == prepared.put.id:
         its = seal(place, rows.IdEntry(prepared.tip[1]).encode())
-        return Believed([*own.rows, (place, its)], gaps)
+        return own._replace(rows=[*own.rows, (place, its)], gaps=gaps)
     gap = above_all(standing, namespace, prepared.put.id)
-    return None if gap is None else Believed(own.rows, [*gaps, gap])
+    return None if gap is None else own._replace(gaps=[*gaps, gap])
 
 
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:

@@ -11,11 +11,12 @@ from typing import ClassVar, NamedTuple, NoReturn
 from deltastore.codec.dictionary import Dictionary
 from deltastore.log import announcing, dictionaries, finding, keys, names, rows
 from deltastore.log.announcing import Known, Look
-from deltastore.storage.port import Believed, ReadTransaction, Wanted, WriteTransaction
+from deltastore.log.dictionaries import Opened
+from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
 
 
 class Standing(NamedTuple):
-    """A thread's number and header, a namespace of it, and the dictionary for new rows; None is what isn't there.
+    """A thread's number and header, a namespace of it, and the newest dictionary; None is what isn't there.
 
     Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: the keys of the
     thread's name, header and namespace, and these rows as they are stored, where that is known.
@@ -24,9 +25,14 @@ class Standing(NamedTuple):
     thread: int | None
     header: rows.Header | None
     namespace: rows.Namespace | None
-    dictionary: Dictionary | None
+    newest: Opened | None
     remembered: bool = False
     seen: tuple[tuple[bytes, ...], Sequence[bytes | None]] | None = None
+
+    @property
+    def dictionary(self) -> Dictionary | None:
+        """The dictionary for new rows, or None."""
+        return self.newest.for_new_rows if self.newest else None
 
     @property
     def collected(self) -> int:
@@ -58,7 +64,7 @@ def read(tx: ReadTransaction, thread: str, namespace: str, look: Look, known: Kn
         announcing.thread(tx, thread, namespace, known, look)
     number, header = finding.find_thread(tx, thread) or (None, None)
     found = None if number is None else rows.load_namespace(tx, number, keys.encode_name(namespace))
-    return Standing(number, header, found, dictionaries.in_use(tx))
+    return Standing(number, header, found, dictionaries.newest(tx))
 
 
 @dataclass(slots=True, repr=False)
@@ -68,7 +74,7 @@ class Current:
     thread: int | None
     header: rows.Header
     namespace: rows.Namespace | None
-    dictionary: Dictionary | None
+    newest: Opened | None
     keys: tuple[bytes, ...] = ()
     name_row: bytes | None = None
 
@@ -77,7 +83,7 @@ class Current:
         namespace_row = rows.store_namespace(tx, thread, namespace)
         header_row = rows.store_header(tx, thread, self.header)
         seen = (self.keys, [self.name_row, header_row, namespace_row]) if self.name_row is not None else None
-        return Standing(thread, self.header, namespace, self.dictionary, remembered=True, seen=seen)
+        return Standing(thread, self.header, namespace, self.newest, remembered=True, seen=seen)
 
 
 def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, now_ms: int) -> Current | str:
@@ -85,51 +91,47 @@ def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, 
 
     A text says why what was prepared doesn't stand any more. Raises ChecksumError.
     """
-    dictionary = standing.dictionary
-    if _number(dictionaries.in_use(tx)) != _number(dictionary):
+    newest = dictionaries.newest(tx)
+    if _number(newest) != _number(standing.newest):
         return "another dictionary came into use meanwhile"
     if standing.seen is not None and standing.header is not None and standing.namespace is not None:
         of_rows, seen = standing.seen
         if tx.get_many(of_rows) == seen:  # nobody else wrote to the thread
             copies = standing.header.copy(), standing.namespace.copy()
-            return Current(standing.thread, *copies, dictionary, of_rows, seen[0])
+            return Current(standing.thread, *copies, newest, of_rows, seen[0])
     name, namespace_name = keys.encode_name(thread), keys.encode_name(namespace)
     name_key = keys.of_name(keys.THREAD, name)
     name_row = tx.get(name_key)
     if names.number_in(name_key, name_row, name) != standing.thread:
         return "the thread was created, deleted or replaced meanwhile"
     if standing.thread is None:
-        return Current(None, rows.Header(name, now_ms, now_ms), None, dictionary)
+        return Current(None, rows.Header(name, now_ms, now_ms), None, newest)
     header = rows.load_header(tx, standing.thread)
     if header is None or header.collected != standing.collected:
         return "something was collected meanwhile"
     found = rows.load_namespace(tx, standing.thread, namespace_name)
     of_rows = (name_key, keys.header(standing.thread), keys.namespace(standing.thread, namespace_name))
-    return Current(standing.thread, header, found, dictionary, of_rows, name_row)
+    return Current(standing.thread, header, found, newest, of_rows, name_row)
 
 
 def wanted_by(standing: Standing, thread: str, namespace: str) -> Wanted:
-    """Return what `find` looks at, and a number for the thread where there is none.
-
-    A dictionary isn't believed to be in use: its row is long, and would go to the server to be compared.
-    """
+    """Return what `find` looks at, and a number for the thread where there is none."""
     name = keys.of_name(keys.THREAD, keys.encode_name(thread))
     ends = (announcing.DICTIONARY_IN_USE,)
     if standing.thread is None:
         return Wanted(keys=(name,), ends=ends, counters=(keys.counter(keys.THREAD),))
     own = keys.header(standing.thread), keys.namespace(standing.thread, keys.encode_name(namespace))
     believed = None
-    if standing.seen is not None and standing.dictionary is None:
-        rows_seen = [(key, row) for key, row in zip(*standing.seen, strict=True) if row is not None]
-        believed = Believed(rows_seen, [_NONE])
+    if standing.seen is not None:
+        own_rows = [(key, row) for key, row in zip(*standing.seen, strict=True) if row is not None]
+        believed = dictionaries.believed(standing.newest)._replace(rows=own_rows)
     return Wanted(keys=(name, *own), ends=ends, believed=believed)
 
 
-def _number(dictionary: Dictionary | None) -> int:
+def _number(newest: Opened | None) -> int:
+    """Return the number of the dictionary for new rows, 0 for none."""
+    dictionary = newest.for_new_rows if newest else None
     return dictionary.number if dictionary else 0
-
-
-_NONE = (keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES))
 
 
 class NotInMemory(Exception):

@@ -17,6 +17,9 @@ MAX_KEY_BYTES = 511
 RESERVED_PREFIX = b"\0\0\0\0\0\0!"
 """Keys that begin so belong to the storage itself: they are never put, and no scan of the layers above meets them."""
 
+SEAL_BYTES = 8
+"""How many bytes at the end of a long row tell it from any other under its key."""
+
 SyncMode = Literal["full", "meta", "none"]
 """What a finished write has survived: `full` a power cut; `meta` a crash of the process, and a power cut unless it was
 the last of the whole store; `none` a crash of the process only: after a power cut the store may be silently wrong."""
@@ -26,10 +29,14 @@ Row = tuple[bytes, bytes]
 
 
 class Believed(NamedTuple):
-    """What somebody takes rows to be without a look. `gaps`: (lower, upper), ranges that hold no row."""
+    """What somebody takes rows to be without a look. `gaps`: (lower, upper), ranges that hold no row.
+
+    `sealed`: long rows that end with a checksum, so that their last `SEAL_BYTES` tell them from any other.
+    """
 
     rows: Sequence[Row] = ()
     gaps: Sequence[tuple[bytes, bytes]] = ()
+    sealed: Sequence[Row] = ()
 
 
 class Wanted(NamedTuple):

@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deltastore
-from deltastore import Store, check
+from deltastore import Store, check, compact
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage import RetryTransaction
 from deltastore.storage.port import Believed
 from deltastore.storage.postgres.storage import PostgresStorage
+from deltastore.upkeep.training import kind_in_use
 from tests.postgres.test_round_trips import Chat, Trips, at, trips  # noqa: F401 - a fixture
 from tests.postgres_server import PostgresServer
+from tests.upkeep.test_dictionaries import fill, state
 
 PREFIXES = tuple(number.to_bytes(6, "big") for number in (0, 1, 7))
 """Of the store's own rows, and of two threads."""
@@ -38,6 +40,7 @@ def all_rows(storage: PostgresStorage) -> dict[bytes, bytes]:
 @given(
     there=st.dictionaries(keys, values, max_size=6),
     believed=st.dictionaries(keys, values, max_size=3),
+    sealed=st.dictionaries(keys, st.binary(min_size=20, max_size=24), max_size=2),
     are_true=st.booleans(),
     gaps=st.lists(st.tuples(keys, st.binary(min_size=1, max_size=2)), max_size=2),
     written=st.dictionaries(keys, values, min_size=1, max_size=3),
@@ -47,6 +50,7 @@ def test_what_is_not_so_is_found_out_and_nothing_is_written(
     storage: PostgresStorage,
     there: dict[bytes, bytes],
     believed: dict[bytes, bytes],
+    sealed: dict[bytes, bytes],
     are_true: bool,
     gaps: list[tuple[bytes, bytes]],
     written: dict[bytes, bytes],
@@ -55,21 +59,24 @@ def test_what_is_not_so_is_found_out_and_nothing_is_written(
     with storage.write() as tx:
         for prefix in PREFIXES:
             tx.delete_range(prefix, prefix + b"\xff" * 4)
+        there |= sealed
         for key, value in there.items():
             tx.put(key, value)
     if are_true:
         believed = {key: there[key] for key in sorted(there)[:2]}
+    else:
+        sealed = {key: value[:-1] + b"!" for key, value in sealed.items()}
     ranges = [(lower, lower[:6] + upper) for lower, upper in gaps if lower[6:] < upper]
-    so = all(there.get(key) == value for key, value in believed.items()) and not any(
+    so = all(there.get(key) == value for key, value in (*believed.items(), *sealed.items())) and not any(
         lower <= key < upper for key in there for lower, upper in ranges
     )
     with nullcontext() if so else pytest.raises(RetryTransaction, match="another writer was first"):  # noqa: SIM117
         with storage.write() as tx:
-            assert tx.believe(Believed(list(believed.items()), ranges))
+            assert tx.believe(Believed(list(believed.items()), ranges, list(sealed.items())))
             for key, value in believed.items():
                 assert tx.get(key) == value
             for lower, upper in ranges:
-                assert all(key in believed for key, _ in tx.scan(lower, upper))
+                assert all(key in believed | sealed for key, _ in tx.scan(lower, upper))
             for key in looked_at:  # a trip in between finds out as well
                 tx.get(key)
             for key, value in written.items():
@@ -106,6 +113,23 @@ def test_two_handles_in_turn_lose_nothing(postgres_url: str, trips: Trips) -> No
             put(one)
         assert counts[1:].count(1) >= 6
         assert check(one).ok
+
+
+def test_dictionaries_are_believed_to_be_what_they_were(postgres_url: str, trips: Trips) -> None:  # noqa: F811
+    """One comes into use, another takes its place, and it goes out of use: all by another handle."""
+    with deltastore.open(postgres_url) as store, deltastore.open(postgres_url) as other:
+        fill(store)
+        thread, step = store.thread("thread 1"), 3
+        for kind in ("content", "content", "none"):
+            compact(other, level=3, dictionary=kind)
+            assert kind_in_use(other) == kind
+            counts: list[int] = []
+            for _ in range(6):
+                step += 1
+                counts.append(trips.of(lambda: thread.put_state(state(1, step)))[0])  # noqa: B023
+                assert other.thread("thread 1").state() == state(1, step)
+            assert counts[1:].count(1) >= 4
+        assert check(other).ok
 
 
 def test_a_batch_in_which_one_is_wrong_comes_again(postgres_url: str) -> None:

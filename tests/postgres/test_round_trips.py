@@ -86,7 +86,7 @@ def chat(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[Chat]:
 def test_puts_and_pending_writes_take_one(chat: Chat, trips: Trips) -> None:
     counts = [trips.of(chat.put)[0] for _ in range(PUTS)]
     assert counts.count(1) >= PUTS * 7 / 8
-    assert max(counts) <= 7  # those that pack what has become old: they read it first
+    assert max(counts) <= 5  # those that pack what has become old: they read it first
     assert trips.of(chat.put_writes)[0] == 1
     assert trips.of(chat.put_writes)[0] == 1  # they are there already: a look, and nothing to commit
 

@@ -7,7 +7,7 @@ one thread is found by the primary key alone, whatever the planner believes abou
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deltastore.storage.port import Row
+from deltastore.storage.port import SEAL_BYTES, Believed, Row
 from deltastore.storage.postgres.arrays import integer, integers, strings
 from deltastore.storage.postgres.wire import Statement
 
@@ -85,7 +85,11 @@ class Statements:
             " WHERE r.value IS DISTINCT FROM q.value "
             f"UNION ALL {another.format(key='r.key')} FROM unnest($4::bigint[], $5::bytea[], $6::bytea[])"
             " AS q(thread_no, low, high),"
-            f" LATERAL (SELECT t.key {of_thread} AND t.key >= q.low AND t.key < q.high ORDER BY t.key LIMIT 1) AS r"
+            f" LATERAL (SELECT t.key {of_thread} AND t.key >= q.low AND t.key < q.high ORDER BY t.key LIMIT 1) AS r "
+            f"UNION ALL {another.format(key='q.key')} FROM unnest($7::bigint[], $8::bytea[], $9::bytea[])"
+            " AS q(thread_no, key, seal)"
+            f" LEFT JOIN LATERAL (SELECT t.value {of_thread} AND t.key = q.key LIMIT 1) AS r ON true"
+            f" WHERE substring(r.value FROM octet_length(r.value) - {SEAL_BYTES - 1}) IS DISTINCT FROM q.seal"
         ).encode()
         order, back = " ORDER BY thread_no, key", " ORDER BY thread_no DESC, key DESC"
         self._scan = {
@@ -133,12 +137,10 @@ class Statements:
         threads = integers([thread_of(lower) for lower, _, _ in runs])
         return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))), often=True)
 
-    def doubt(self, rows: Sequence[Row], gaps: Sequence[tuple[bytes, bytes]]) -> Statement:
-        """Fail with `IS_ANOTHER` unless rows are these, and ranges, each of one thread, hold none."""
-        keys, lowers = [key for key, _ in rows], [lower for lower, _ in gaps]
-        are = (integers(list(map(thread_of, keys))), strings(keys), strings([value for _, value in rows]))
-        lack = (integers(list(map(thread_of, lowers))), strings(lowers), strings([upper for _, upper in gaps]))
-        return Statement(self._doubt, (*are, *lack), often=True)
+    def doubt(self, believed: Believed) -> Statement:
+        """Fail with `IS_ANOTHER` unless rows are as they are believed to be, and gaps, each of one thread, are such."""
+        seals = [(key, row[-SEAL_BYTES:]) for key, row in believed.sealed]
+        return Statement(self._doubt, (*_pairs(believed.rows), *_pairs(believed.gaps), *_pairs(seals)), often=True)
 
     def scan(self, wanted: Range) -> Statement:
         """The rows of a range: key and value."""
@@ -152,9 +154,7 @@ class Statements:
 
     def put(self, rows: Sequence[Row]) -> Statement:
         """Store rows."""
-        keys = [key for key, _ in rows]
-        values = strings([value for _, value in rows])
-        return Statement(self._put, (integers(list(map(thread_of, keys))), strings(keys), values), often=True)
+        return Statement(self._put, _pairs(rows), often=True)
 
     def delete(self, keys: Sequence[bytes]) -> Statement:
         """Remove rows."""
@@ -178,3 +178,9 @@ class Statements:
         if first == last:
             return True, (integer(first), lower, upper)
         return False, (integer(first), lower, upper, integer(last))
+
+
+def _pairs(pairs: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes, bytes]:
+    """Return three arrays: the threads of the first of each pair, these, and the others."""
+    firsts = [first for first, _ in pairs]
+    return integers(list(map(thread_of, firsts))), strings(firsts), strings([other for _, other in pairs])

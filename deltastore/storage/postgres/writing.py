@@ -87,12 +87,12 @@ class PostgresWriteTransaction(PostgresReadTransaction):
             return False
         self._check_open()
         known = self._known
-        rows = [row for row in believed.rows if not known.holds(row[0])]
-        for key, value in rows:
+        rows, sealed = ([row for row in part if not known.holds(row[0])] for part in (believed.rows, believed.sealed))
+        for key, value in (*rows, *sealed):
             known.add(key, key + b"\0", [(key, value)])
         for lower, upper in believed.gaps:
             known.add(lower, upper, ())
-        self._believed.append(Believed(rows, believed.gaps))
+        self._believed.append(Believed(rows, believed.gaps, sealed))
         return True
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -163,16 +163,15 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         """Return what must go before anything else: locks, a look at what was believed, and what is pending."""
         believed, self._believed = self._believed, []
         pending, self._pending = self._pending, {}
-        rows = list({row for each in believed for row in each.rows})
-        gaps = list({gap for each in believed for gap in each.gaps})
-        to_lock = [*needed, *(locks.to_look_up(key) for key, _ in rows)]
+        rows, gaps, sealed = ({pair for each in believed for pair in each[part]} for part in range(len(Believed())))
+        to_lock = [*needed, *(locks.to_look_up(key) for key, _ in (*rows, *sealed))]
         for lower, upper in gaps:
             to_lock += locks.to_read(lower, upper)
         for key in pending:
             to_lock += locks.to_write(key)
         out = self._lock(to_lock)
-        if rows or gaps:
-            out.append(self._origin.sql.doubt(rows, gaps))
+        if believed:
+            out.append(self._origin.sql.doubt(Believed(list(rows), list(gaps), list(sealed))))
         gone = [key for key, value in pending.items() if value is None]
         put: list[Row] = [(key, value) for key, value in pending.items() if value is not None]
         if gone:
