@@ -63,6 +63,8 @@ def find(view: View, namespace: rows.Namespace, id_: str) -> bytes | None:
 
 def locate(view: View, namespace: rows.Namespace, id_: str) -> tuple[bytes, rows.IdEntry] | None:
     """Return the by-id row of an id: its own, or that of the one pack whose range may hold it."""
+    if namespace.is_above(id_):
+        return None  # as nearly all are that are put
     prefix = keys.ids(view.thread, namespace.number)
     own = prefix + keys.encode_id(id_)
     if not namespace.id_packs:

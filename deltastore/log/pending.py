@@ -19,7 +19,7 @@ from deltastore.log import standing as standings
 from deltastore.log.announcing import Look
 from deltastore.log.heads import Head, HeadCache, Pending
 from deltastore.log.placing import NewChunks, Old, place
-from deltastore.log.putting import above_all, check_front, chunk_bytes, take_numbers
+from deltastore.log.putting import check_front, chunk_bytes, take_numbers
 from deltastore.log.reading import View
 from deltastore.log.standing import Standing
 from deltastore.storage.port import Believed, ReadTransaction, Wanted, WriteTransaction
@@ -140,6 +140,8 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
     known = standing.thread, standing.namespace.number
     encoded = keys.encode_id(put.id)
     row = keys.writes(*known, encoded) + keys.task_hash(keys.encode_name(put.task))
+    if standing.namespace.front == rows.LANGGRAPH and standing.namespace.is_above(put.id):
+        return own._replace(keys=[*own.keys, row], believed=_believed(prepared, row, None, own.believed))
     if standing.namespace.front == rows.LANGGRAPH:
         place, prefix = keys.by_id(*known, encoded), keys.ids(*known)
     else:
@@ -151,17 +153,18 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
     return own._replace(keys=[*own.keys, row], runs=[(place, place, keys.end_of(prefix))], believed=believed)
 
 
-def _believed(prepared: PreparedWrites, row: bytes, place: bytes, own: Believed | None) -> Believed | None:
-    """Return what `apply` will find of a task's first writes: no row of theirs, and the tip's id, or a new one's."""
-    standing, namespace = prepared.standing, prepared.standing.namespace
+def _believed(prepared: PreparedWrites, row: bytes, place: bytes | None, own: Believed | None) -> Believed | None:
+    """Return what `apply` will find of a task's first writes: no row of theirs, and, at `place`, the tip's id."""
+    namespace = prepared.standing.namespace
     if own is None or namespace is None or namespace.front == rows.NATIVE or not prepared.is_first:
         return None
     gaps = [*own.gaps, (row, row + b"\0")]
+    if place is None:
+        return own._replace(gaps=gaps)
     if prepared.tip is not None and prepared.tip[0] == prepared.put.id:
         its = seal(place, rows.IdEntry(prepared.tip[1]).encode())
         return own._replace(rows=[*own.rows, (place, its)], gaps=gaps)
-    gap = above_all(standing, namespace, prepared.put.id)
-    return None if gap is None else own._replace(gaps=[*gaps, gap])
+    return None
 
 
 def apply(tx: WriteTransaction, prepared: PreparedWrites, now_ms: int) -> AppliedWrites | str | None:

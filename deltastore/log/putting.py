@@ -267,8 +267,9 @@ def wanted_by(prepared: Prepared) -> Wanted:
         packed = packing.wanted_by(standing.thread, standing.namespace, prepared.packs)
         looked_at, runs = list(packed.keys), list(packed.runs)
         known = standing.thread, standing.namespace.number
-        ids = [id_ for id_ in (put.id, prepared.parent.id if prepared.parent.ulid is None else None) if id_ is not None]
-        for id_ in ids:
+        for id_ in (put.id, prepared.parent.id if prepared.parent.ulid is None else None):
+            if id_ is None or standing.namespace.is_above(id_):
+                continue
             key = keys.by_id(*known, keys.encode_id(id_))
             runs.append((key, key, keys.end_of(keys.ids(*known))))
         if put.expected is not None and standing.namespace.tip is not None:
@@ -278,24 +279,13 @@ def wanted_by(prepared: Prepared) -> Wanted:
 
 
 def _believed(prepared: Prepared, own: Believed | None) -> Believed | None:
-    """Return what `apply` will find, where no more than the thread's own rows tells it: that a greater id is new."""
+    """Return what `apply` will find, where no more than the thread's own rows tells it."""
     put, namespace = prepared.put, prepared.standing.namespace
     if own is None or namespace is None or prepared.packs != packing.NOTHING or put.expected is not None:
         return None
     if prepared.parent.id is not None and prepared.parent.ulid is None:
         return None
-    if put.id is None:
-        return own
-    gap = above_all(prepared.standing, namespace, put.id)
-    return None if gap is None else own._replace(gaps=[*own.gaps, gap])
-
-
-def above_all(standing: Standing, namespace: rows.Namespace, id_: str) -> tuple[bytes, bytes] | None:
-    """Return the range of by-id rows from an id on if it is greater than any that was put, so that there are none."""
-    if standing.thread is None or (namespace.latest is not None and namespace.latest >= id_):
-        return None
-    ids = keys.ids(standing.thread, namespace.number)
-    return ids + keys.encode_id(id_), keys.end_of(ids)
+    return own if put.id is None or namespace.is_above(put.id) else None
 
 
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:

@@ -172,6 +172,10 @@ class Namespace:
     others: tuple["Namespace", ...] | None = field(default=None, compare=False)
     """What else its row held when it was loaded; None: not known."""
 
+    def is_above(self, id_: str) -> bool:
+        """Tell whether an id of LangGraph's is greater than that of every visible checkpoint, so that it is none's."""
+        return not self.count if self.latest is None else id_ > self.latest
+
     def copy(self) -> "Namespace":
         """Return one that can be changed for itself."""
         found = Namespace(*self.fields())

@@ -12,14 +12,14 @@ from deltastore.codec.dictionary import Dictionary
 from deltastore.log import announcing, dictionaries, finding, keys, names, rows
 from deltastore.log.announcing import Known, Look
 from deltastore.log.dictionaries import Opened
-from deltastore.storage.port import ReadTransaction, Wanted, WriteTransaction
+from deltastore.storage.port import Moment, ReadTransaction, Wanted, WriteTransaction
 
 
 class Standing(NamedTuple):
     """A thread's number and header, a namespace of it, and the newest dictionary; None is what isn't there.
 
     Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: the keys of the
-    thread's name, header and namespace, and these rows as they are stored, where that is known.
+    thread's name, header and namespace, and these rows as they are stored, where that is known; `at`: when they were.
     """
 
     thread: int | None
@@ -28,6 +28,7 @@ class Standing(NamedTuple):
     newest: Opened | None
     remembered: bool = False
     seen: tuple[tuple[bytes, ...], Sequence[bytes | None]] | None = None
+    at: Moment | None = None
 
     @property
     def dictionary(self) -> Dictionary | None:
@@ -83,7 +84,7 @@ class Current:
         namespace_row = rows.store_namespace(tx, thread, namespace)
         header_row = rows.store_header(tx, thread, self.header)
         seen = (self.keys, [self.name_row, header_row, namespace_row]) if self.name_row is not None else None
-        return Standing(thread, self.header, namespace, self.newest, remembered=True, seen=seen)
+        return Standing(thread, self.header, namespace, self.newest, remembered=True, seen=seen, at=tx.moment())
 
 
 def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, now_ms: int) -> Current | str:
@@ -91,12 +92,15 @@ def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, 
 
     A text says why what was prepared doesn't stand any more. Raises ChecksumError.
     """
-    newest = dictionaries.newest(tx)
+    if standing.at is not None and tx.follows(standing.at):
+        newest, is_so = standing.newest, True
+    else:
+        newest, is_so = dictionaries.newest(tx), False
     if _number(newest) != _number(standing.newest):
         return "another dictionary came into use meanwhile"
     if standing.seen is not None and standing.header is not None and standing.namespace is not None:
         of_rows, seen = standing.seen
-        if tx.get_many(of_rows) == seen:  # nobody else wrote to the thread
+        if is_so or tx.get_many(of_rows) == seen:  # nobody else wrote to the thread
             copies = standing.header.copy(), standing.namespace.copy()
             return Current(standing.thread, *copies, newest, of_rows, seen[0])
     name, namespace_name = keys.encode_name(thread), keys.encode_name(namespace)

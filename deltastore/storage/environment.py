@@ -7,6 +7,7 @@ The gate costs a transaction two dict operations and two looks at a flag. A tran
 *then* looks at `blocked`; whoever needs quiet sets `blocked`, *then* waits for an empty `live`. One sees the other.
 """
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -19,6 +20,9 @@ from deltastore.storage.port import SyncMode
 from deltastore.storage.turns import Turns
 
 _MIB = 1 << 20
+
+_serials = itertools.count()
+"""Tell environments of this process apart, also those that follow each other in one place."""
 
 RESERVED_MAP_BYTES = 1 << 40
 """Address space asked for at first, 1 TiB: costs nothing where pointers are 64 bits wide, for the file stays sparse,
@@ -61,6 +65,10 @@ class SharedEnvironment:
         self.location = os.fspath(path)
         self.sync = sync
         self.max_bytes = max_bytes
+        self.serial = next(_serials)
+        self.last_own: tuple[int, int] | None = None
+        """The engine's number of this process's last commit, if it wrote anything and didn't move the store, and how
+        often it wrote. While the next transaction's number follows it, nobody else has written."""
         self.live: dict[Inmate, int] = {}
         self.blocked = False
         self.inherited = False

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 from deltastore.errors import ClosedError, StorageError
 from deltastore.storage.info import StorageInfo
-from deltastore.storage.port import Believed, Row, Wanted
+from deltastore.storage.port import Believed, Moment, Row, Wanted
 from deltastore.storage.rules import (
     check_count,
     check_key,
@@ -131,6 +131,13 @@ class MemoryWriteTransaction(MemoryReadTransaction):
             self._moment = self._now().copy()
             self._changed = True
         return self._now()
+
+    def moment(self) -> None:
+        """Return nothing: looking costs no more."""
+
+    def follows(self, _moment: Moment) -> bool:
+        """Tell nothing."""
+        return False
 
     def believe(self, _believed: Believed) -> bool:
         """Take nothing: all is at hand."""

@@ -94,8 +94,18 @@ class ReadTransaction(Protocol):
         """Return the number that a counter gives next. Raises ChecksumError where it is damaged."""
 
 
+Moment = tuple[int, int, int]
+"""What is known by a number: a place for rows, a commit there, and what was written in it so far."""
+
+
 class WriteTransaction(ReadTransaction, Protocol):
     """A read transaction that sees its own writes, committed when its block ends without an error."""
+
+    def moment(self) -> Moment | None:
+        """Return what a later transaction of the same process knows this one by; None where it can't be told."""
+
+    def follows(self, moment: Moment) -> bool:
+        """Tell whether nothing was written since that moment, by whomever, and nothing in this transaction so far."""
 
     def believe(self, believed: Believed) -> bool:
         """Take rows to be what somebody says, without a look; tell whether that is taken.

@@ -1,7 +1,8 @@
 """Transactions of the embedded storage.
 
 Imports the port and its rules, the shared environments, the engine and the errors. The invariant: every transaction
-looks at the moved row before anything else, so none reads or writes an environment that another took the place of.
+looks at the moved row before anything else, unless none but this process can have written since it last did, so none
+reads or writes an environment that another took the place of.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from deltastore.storage import directory, engine, measuring
 from deltastore.storage.directory import MOVED_KEY
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
-from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Believed, Row, Wanted
+from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Believed, Moment, Row, Wanted
 from deltastore.storage.retry import RetryTransaction
 from deltastore.storage.rules import (
     RESERVED_END,
@@ -80,11 +81,13 @@ _DISOWNED: Any = _Gone("this process was forked inside a transaction, which only
 class LmdbReadTransaction:
     """One moment of an LmdbStorage. Used by one thread, inside its `with` block."""
 
-    __slots__ = ("_origin", "_shared", "_txn")
+    __slots__ = ("_number", "_origin", "_shared", "_txn")
 
     _origin: Origin
     _shared: SharedEnvironment
     _txn: "Transaction"
+    _number: int
+    """The engine's: of the last commit that it sees, or of its own."""
     remote: ClassVar[bool] = False
     _writes = False
 
@@ -105,8 +108,11 @@ class LmdbReadTransaction:
                     if self._writes:
                         has_turn = shared.turns.take()
                     txn = shared.env.begin(write=self._writes)
-                    moved = txn.get(MOVED_KEY)
+                    number, own = txn.id(), shared.last_own
+                    if own is None or number != own[0] + self._writes:  # else none but this process has written since
+                        moved = txn.get(MOVED_KEY)
                     if moved is None:
+                        self._number = number
                         self._txn = txn
                         self._shared = shared
                         return self
@@ -257,13 +263,14 @@ class LmdbWriteTransaction(LmdbReadTransaction):
     and has grown: nothing was written, and the block can be run again. They raise StoreFullError when it can't grow.
     """
 
-    __slots__ = ("_ended", "_pages")
+    __slots__ = ("_changes", "_ended", "_moves", "_pages")
 
     _writes = True
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._ended = False
+        self._ended = self._moves = False
+        self._changes = 0
         shared = self._shared
         try:
             shared.check_in_place()
@@ -295,9 +302,25 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         except BaseException:
             super().__exit__(kind, error, trace)
             raise
+        if self._changes:
+            self._shared.last_own = None if self._moves else (self._number, self._changes)
         self._leave()
         if shrank:
             self._release_pages()
+
+    def moment(self) -> Moment:
+        """Return what a later transaction of the same process knows this one by."""
+        return self._shared.serial, self._number, self._changes
+
+    def follows(self, moment: Moment) -> bool:
+        """Tell whether nothing was written since that moment, by whomever, and nothing in this transaction so far."""
+        own = self._shared.last_own
+        return (
+            not self._changes
+            and own is not None
+            and own[0] == self._number - 1
+            and moment == (self._shared.serial, *own)
+        )
 
     def believe(self, _believed: Believed) -> bool:
         """Take nothing: all is at hand."""
@@ -314,9 +337,11 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         if key < RESERVED_END or len(key) > MAX_KEY_BYTES:
             check_key(key)
         try:
-            return self._txn.delete(key)
+            was_there = self._txn.delete(key)
         except EngineError as error:
             self._fail(error)
+        self._changes += was_there
+        return was_there
 
     def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
         """Remove the rows with lower <= key < upper, the first `limit` of them, and return how many went."""
@@ -327,6 +352,7 @@ class LmdbWriteTransaction(LmdbReadTransaction):
                 found = cursor.set_range(start)
                 while found and gone != limit and cursor.key() < end:
                     cursor.delete()
+                    self._changes += 1
                     gone += 1
                     found = bool(cursor.key())  # the next row; an empty key is none
         except EngineError as error:
@@ -352,9 +378,11 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         value = directory.moved_value(name)
         if directory.identify(target) is None or target == self._shared.path:
             raise InvalidInputError(f"{target} is no other environment with data; make it before moving there")
+        self._moves = True
         self._put(MOVED_KEY, value)
 
     def _put(self, key: bytes, value: bytes) -> None:
+        self._changes += 1
         try:
             self._txn.put(key, value)
         except EngineError as error:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from deltastore.errors import CommitUnknownError, DeltastoreError, StorageError
-from deltastore.storage.port import Believed, Row
+from deltastore.storage.port import Believed, Moment, Row
 from deltastore.storage.postgres import failures, locks, statements
 from deltastore.storage.postgres.arrays import to_integer
 from deltastore.storage.postgres.locks import Lock, Locks
@@ -78,6 +78,13 @@ class PostgresWriteTransaction(PostgresReadTransaction):
             self._open = False
             self._leave(statements.ROLLBACK)
             self._origin.end_writing()
+
+    def moment(self) -> None:
+        """Return nothing: others write at the same time."""
+
+    def follows(self, _moment: Moment) -> bool:
+        """Tell nothing."""
+        return False
 
     def believe(self, believed: Believed) -> bool:
         """Take rows to be what somebody says; the next trip finds out. Not where there are no locks: what a lost
