@@ -1,5 +1,6 @@
 """What a transaction says follows a moment: nothing was written since, by this process or another."""
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -49,28 +50,28 @@ def test_what_follows_a_moment_sees_what_that_one_left(steps: list[tuple[str, in
         taken: list[tuple[Moment, dict[bytes, bytes]]] = []
         is_last = False  # whether the last moment taken was the end of the last commit
         for number, (what, handle, key, in_between) in enumerate(steps):
-            now: dict[bytes, bytes] = {}
             own: list[tuple[Moment, dict[bytes, bytes]]] = []
-            try:
-                with handles[handle].write() as tx:
-                    now = dict(tx.scan(b"", b"\xff"))
-                    followed = [moment for moment, _ in taken if tx.follows(moment)]
-                    assert all(rows == now for moment, rows in taken if moment in followed)
-                    assert not is_last or followed == [taken[-1][0]]
-                    wrote = act(tx, what, key, b"%d" % number)
-                    assert not (wrote and any(tx.follows(moment) for moment, _ in taken))
-                    own.append((tx.moment(), dict(tx.scan(b"", b"\xff"))))
-                    if in_between and wrote:
-                        tx.put(b"again", b"%d" % number)
-                    if what == "abandon":
-                        raise Abandoned
-            except Abandoned:
-                continue
-            if wrote:
+            with contextlib.suppress(Abandoned), handles[handle].write() as tx:
+                now = dict(tx.scan(b"", b"\xff"))
+                followed = [moment for moment, _ in taken if tx.follows(moment)]
+                assert all(rows == now for moment, rows in taken if moment in followed)
+                assert not is_last or followed == [taken[-1][0]]
+                wrote = act(tx, what, key, b"%d" % number)
+                assert not (wrote and any(tx.follows(moment) for moment, _ in taken))
+                own.append((tx.moment(), dict(tx.scan(b"", b"\xff"))))
+                if in_between and wrote:
+                    tx.put(b"again", b"%d" % number)
+                if what == "abandon":
+                    abandon()
+            if wrote and what != "abandon":
                 taken += own
                 is_last = not in_between
         for each in handles:
             each.close()
+
+
+def abandon() -> None:
+    raise Abandoned
 
 
 def act(tx: Any, what: str, key: bytes, value: bytes) -> bool:
