@@ -887,6 +887,19 @@ class TestConfiguredReducers:
         assert rows_of(store.log.storage) == before
         assert store.thread("t").state() == {"m": [say("a", "1")]}
 
+    def test_what_a_deleted_thread_held_refuses_nothing(self, open_store: OpenStore) -> None:
+        store, other = open_store(channels={"m": "append"}), open_store(channels={"m": "merge"})
+        for _ in range(3):
+            other.thread("t").append({"m": {"a": 1}})
+        store.delete("t")
+        store.thread("t").append({"m": ["b"]})
+        store.delete("t")
+        other.thread("t").append({"m": {"c": 1}})
+        assert store.thread("t").state() == {"m": {"c": 1}}
+        other.delete("t")
+        store.thread("t").append({"m": ["d"]})
+        assert other.thread("t").state() == {"m": ["d"]}
+
     def test_replace_and_merge_and_append_by_name(self, open_store: OpenStore) -> None:
         store = open_store(channels={"r": "replace", "m": "merge", "a": "append"})
         thread = store.thread("t")

@@ -13,7 +13,7 @@ from deltastore.codec import records as rec
 from deltastore.codec import spans as sp
 from deltastore.codec.blobs import Cut
 from deltastore.codec.primitives import seal
-from deltastore.errors import CheckpointNotFoundError
+from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
 from deltastore.log import announcing, finding, keys, names, rows
 from deltastore.log import standing as standings
 from deltastore.log.announcing import Look
@@ -70,9 +70,12 @@ def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads:
 
 
 def prepare_remembered(put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites | None:
-    """Make writes ready by what is in memory, or return None where that isn't enough. Raises FrontMismatchError."""
+    """Make writes ready by what is in memory, or return None where that isn't enough, or refuses them."""
     standing = None if put.must_exist else heads.standing(put.thread, put.namespace)
-    return None if standing is None else _prepare(standing, put, channels, heads)
+    try:
+        return None if standing is None else _prepare(standing, put, channels, heads)
+    except FrontMismatchError:
+        return None
 
 
 def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:

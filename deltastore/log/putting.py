@@ -13,7 +13,7 @@ from deltastore import ulid as ulids
 from deltastore.codec import chunkrow, recordrow
 from deltastore.codec import records as rec
 from deltastore.codec.blobs import Codec
-from deltastore.errors import CheckpointNotFoundError, FrontMismatchError
+from deltastore.errors import CheckpointNotFoundError, DeltastoreError, FrontMismatchError
 from deltastore.log import announcing, fencing, finding, keys, names, packing, policy, rows
 from deltastore.log import standing as standings
 from deltastore.log import state as st
@@ -117,13 +117,16 @@ def prepare(tx: ReadTransaction, put: Put, context: Context) -> Prepared:
 
 
 def prepare_remembered(put: Put, context: Context) -> Prepared | None:
-    """Make a put ready by what is in memory, or return None where that isn't enough. Raises as `prepare` does."""
+    """Make a put ready by what is in memory, or return None where that isn't enough.
+
+    Nor is it where it refuses the put: others may have deleted since what it tells of.
+    """
     standing = context.heads.standing(put.thread, put.namespace)
     if standing is None:
         return None
     try:
         return _prepare(standings.NOTHING, standing, put, context)
-    except standings.NotInMemory:
+    except (standings.NotInMemory, DeltastoreError):
         return None
 
 

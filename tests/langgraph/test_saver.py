@@ -1010,6 +1010,21 @@ class TestStores:
                 call()
         assert _rows(saver) == before
 
+    def test_what_a_deleted_thread_was_refuses_nothing(self, open_store: OpenStore) -> None:
+        """Another handle deletes it, or this one: what is remembered of it may be long ago."""
+        store = open_store()
+        saver = DeltaSaver(store)
+        put_one(saver, "t", a=[1])
+        saver.delete_thread("t")
+        store.thread("t").append({"a": [2]})
+        assert store.thread("t").state() == {"a": [2]}
+        store.delete("t")
+        saver.put_writes(config("t", "1"), [("a", 1)], "task")
+        put_one(saver, "t", a=[3])
+        found = saver.get_tuple(config("t"))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"a": [3]}
+
     def test_a_saver_lists_and_reads_no_native_checkpoints(self, open_store: OpenStore) -> None:
         store = open_store()
         made = store.thread("native").append({"a": [1]})
