@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 import deltastore
@@ -11,6 +12,7 @@ from deltastore import Retention, check, compact, maintain
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage.postgres.storage import PostgresStorage
 from tests.postgres import pooler
+from tests.postgres.proxy import Proxy
 from tests.postgres.test_round_trips import Chat
 from tests.postgres_server import PostgresServer
 
@@ -77,6 +79,22 @@ def messages_of(saver: DeltaSaver, thread: str) -> list[Any]:
     assert found is not None
     messages: list[Any] = found.checkpoint["channel_values"]["messages"]
     return messages
+
+
+def test_a_lost_commit_is_found_where_its_statements_have_names_of_another_session(url: str, port: int) -> None:
+    """A pooler came since the handle was opened, and lends the session in which it named them."""
+    with Proxy(port) as proxy, deltastore.open(url.replace(f":{port}/", f":{proxy.port}/")) as store:
+        storage = store.log.storage
+        assert isinstance(storage, PostgresStorage)
+        with psycopg.connect(url.partition("?")[0], autocommit=True) as admin:
+            admin.execute("DEALLOCATE ALL", prepare=False)  # in the session that was lent last, which is lent next
+        storage.pool.naming.works = True
+        store.thread("t").append({"log": [0]})
+        assert storage.pool.naming.works
+        proxy.breaks = ["after"]
+        store.thread("t").append({"log": [1]})
+        assert proxy.broken == 1
+        assert store.thread("t").state() == {"log": [0, 1]}
 
 
 def test_what_keeps_a_store_in_order_works_too(url: str) -> None:

@@ -11,6 +11,7 @@ import deltastore
 from deltastore import Store
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage.postgres import wire
+from deltastore.storage.postgres.storage import PostgresStorage
 
 T = TypeVar("T")
 PUTS = 64
@@ -176,3 +177,29 @@ def test_statements_are_named_and_their_plans_made_anew_after_a_while(
         assert named() == 0
         thread.append({"log": [3]})
         assert thread.state() == {"log": [0, 1, 2, 3]}
+
+
+def test_names_stay_where_a_transaction_failed_when_they_were_to_be_made_anew(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server forgets nothing in a transaction that failed."""
+    with deltastore.open(postgres_url) as store, deltastore.open(postgres_url) as other:
+        for number in range(3):
+            store.thread("t").append({"log": [number]})
+        other.thread("t").append({"log": [3]})
+        exchange = wire.Connection.exchange
+
+        def exchanging(self: wire.Connection, statements: Any) -> Any:
+            try:
+                return exchange(self, statements)
+            except wire.ServerError:
+                monkeypatch.setattr(wire, "NAMED_FOR_S", -1.0)
+                raise
+
+        monkeypatch.setattr(wire.Connection, "exchange", exchanging)
+        store.thread("t").append({"log": [4]})
+        assert wire.NAMED_FOR_S < 0
+        storage = store.log.storage
+        assert isinstance(storage, PostgresStorage)
+        assert storage.pool.naming.works
+        assert store.thread("t").state() == {"log": [0, 1, 2, 3, 4]}

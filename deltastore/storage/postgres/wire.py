@@ -94,6 +94,7 @@ class Connection:
             raise StorageError("this process was forked inside a transaction, which only its parent has")
         self.broken = True  # unless all is well in the end
         try:
+            self._forget_old_names()
             self._send(statements)
             while len(self._awaited) > 1:
                 self._receive_posted()
@@ -122,10 +123,15 @@ class Connection:
         else:
             _inherited.append(self._psycopg)
 
-    def _send(self, statements: Sequence[Statement]) -> None:
+    def _forget_old_names(self) -> None:
+        """Have plans made anew after a while. Not along with what is posted: where a transaction failed, the server
+        would refuse to forget, and the names be taken.
+        """
         if self._named and time.monotonic() - self._named_at > NAMED_FOR_S:
             self._named.clear()
             self._send([Statement(_FORGET)])  # by itself: it must not begin the transaction that comes
+
+    def _send(self, statements: Sequence[Statement]) -> None:
         sent: list[bytes] = []
         for sql, given, often in statements:
             parameters = [*given]  # psycopg's oldest binding takes no other sequence

@@ -292,8 +292,8 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         waits = [] if again is None else again.statements([locks.to_look_up(key) for key in keys])
         try:
             head = [statements.BEGIN_WRITING, LOOK_WAIT, *waits]
-            look = self._origin.sql.get(keys)._replace(often=False)  # this must not fail for its name
-            results = connection.exchange([*head, look, statements.ROLLBACK])
+            asked = [*head, self._origin.sql.get(keys), statements.ROLLBACK]
+            results = connection.exchange([each._replace(often=False) for each in asked])  # none fails for its name
         finally:
             if not connection.broken:
                 connection.post(statements.ROLLBACK)
