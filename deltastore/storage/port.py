@@ -110,7 +110,8 @@ class WriteTransaction(ReadTransaction, Protocol):
     def believe(self, believed: Believed) -> bool:
         """Take rows to be what somebody says, without a look; tell whether that is taken.
 
-        Where one isn't, RetryTransaction is raised by a later operation or by the end, and nothing is written.
+        Where one isn't, RetryTransaction is raised by the next look elsewhere or by the commit, and nothing is written;
+        where nothing is looked at or written, nobody finds out.
         Not called unless `remote`.
         """
 

@@ -8,8 +8,10 @@ from typing import Literal, Self
 
 from tests.postgres_server import HOST
 
-Moment = Literal["before", "after"]
-"""Break when a commit is about to reach the server; or when its answer is about to reach the client."""
+Moment = Literal["before", "after", "late"]
+"""Break when a commit is about to reach the server; or when its answer is about to reach the client. `late`: the client
+is cut off, and the server gets the commit when `deliver` is called.
+"""
 _COMMIT = b"COMMIT\0"
 _SLICE = 1 << 16
 
@@ -26,6 +28,8 @@ class Proxy:
         self.breaks: list[Moment] = []
         self.read_breaks = 0
         self.broken = 0
+        self.late: tuple[socket.socket, bytes, threading.Thread] | None = None
+        """What a server is still to get, and who waits for its answer."""
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
@@ -46,10 +50,19 @@ class Proxy:
         for end in self._open:
             end.close()
 
-    def _start(self, target: "object", *arguments: object) -> None:
+    def deliver(self) -> None:
+        """Let the server have what is late, if there is any, and do it."""
+        late, self.late = self.late, None
+        if late is not None:
+            server, data, waiting = late
+            assert _send(server, data)
+            waiting.join()
+
+    def _start(self, target: "object", *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments)  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept(self) -> None:
         while True:
@@ -60,14 +73,21 @@ class Proxy:
             server = socket.create_connection((HOST, self._target))
             self._open |= {client, server}
             answers_are_kept = threading.Event()
-            self._start(self._forward, client, server, answers_are_kept)
-            self._start(self._answer, server, client, answers_are_kept)
+            answering = self._start(self._answer, server, client, answers_are_kept)
+            self._start(self._forward, client, server, answers_are_kept, answering)
 
-    def _forward(self, client: socket.socket, server: socket.socket, keeps: threading.Event) -> None:
+    def _forward(
+        self, client: socket.socket, server: socket.socket, keeps: threading.Event, answering: threading.Thread
+    ) -> None:
         while data := _receive(client):
             if _COMMIT in data and b"INSERT" in data and self.breaks:
                 self.broken += 1
-                if self.breaks.pop(0) == "before":
+                moment = self.breaks.pop(0)
+                if moment == "late":
+                    self.late = server, data, answering
+                    _shut(client)
+                    return
+                if moment == "before":
                     break
                 keeps.set()
             if self.read_breaks and b"SELECT" in data and b"BEGIN" not in data and b"INSERT" not in data:

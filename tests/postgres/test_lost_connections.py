@@ -9,9 +9,11 @@ import pytest
 
 import deltastore
 from deltastore import CommitUnknownError, StorageError, Store, Thread, check
-from deltastore.storage.postgres import pool
+from deltastore.langgraph import DeltaSaver
+from deltastore.storage.postgres import pool, wire
 from deltastore.storage.postgres.writing import PostgresWriteTransaction
-from tests.postgres.proxy import Proxy
+from tests.postgres.proxy import Moment, Proxy
+from tests.postgres.test_round_trips import Chat
 from tests.postgres_server import PostgresServer
 
 
@@ -33,9 +35,10 @@ def store(postgres: PostgresServer, postgres_url: str, proxy: Proxy) -> Iterator
 
 
 def end_all(url: str) -> None:
-    """Have the server end all connections but this one."""
+    """Have the server end all connections but this one, and wait until they are."""
+    ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'deltastore'"
     with psycopg.connect(url.partition("?")[0]) as admin:
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltastore'")
+        admin.execute(ended)
 
 
 def test_a_commit_that_never_arrived_is_tried_again(store: Store, proxy: Proxy) -> None:
@@ -130,6 +133,69 @@ def test_idle_connections_that_were_ended_are_noticed_by_nobody(store: Store, po
     assert store.thread("t").state()["m"] == ["first", "second"]
 
 
+def test_nor_where_another_wrote_since(postgres_url: str) -> None:
+    """What this handle remembers isn't so any more, and its connections were ended: it learns both."""
+    with deltastore.open(postgres_url) as store, deltastore.open(postgres_url) as other:
+        thread = store.thread("t")
+        for line in ("first", "second", "third"):
+            thread.append({"m": [line]})
+        end_all(postgres_url)
+        other.thread("t").append({"m": ["fourth"]})
+        thread.append({"m": ["fifth"]})
+        assert thread.state()["m"] == ["first", "second", "third", "fourth", "fifth"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "late"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_put_of_one_trip_is_there_once(
+    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, moment: Moment, is_first: bool
+) -> None:
+    """Nothing locks what a lost put was to write until it has reached the server: right before the next exchange, or
+    after it.
+    """
+    thread = store.thread("t")
+    thread.append({"m": ["second"]})
+    thread.append({"m": ["third"]})
+    exchange = wire.Connection.exchange
+
+    def exchanging(self: wire.Connection, statements: Any) -> Any:
+        if is_first:
+            proxy.deliver()
+        found = exchange(self, statements)
+        proxy.deliver()
+        return found
+
+    monkeypatch.setattr(wire.Connection, "exchange", exchanging)
+    proxy.breaks = [moment]
+    thread.append({"m": ["fourth"]})
+    assert proxy.broken == 1
+    assert proxy.late is None
+    assert thread.state()["m"] == ["first", "second", "third", "fourth"]
+
+
+def test_what_another_wrote_alike_is_not_taken_for_the_own(
+    postgres: PostgresServer, postgres_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes keep writes of a task each, equally long and in the same millisecond."""
+    chat = Chat(postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/"))
+    other = DeltaSaver.from_url(postgres_url)
+    chat.put()
+    chat.put()
+    chat.saver.put_writes(chat.config, [("step", "first")], "a")
+    now_ms = chat.saver.store.log.now_ms() + 60_000
+    monkeypatch.setattr(type(chat.saver.store.log), "now_ms", lambda _: now_ms)
+    other.put_writes(chat.config, [("step", "same")], "b")
+    proxy.breaks = ["before"]
+    with pytest.raises(CommitUnknownError):
+        chat.saver.put_writes(chat.config, [("step", "same")], "c")
+    chat.saver.put_writes(chat.config, [("step", "same")], "c")
+    found = other.get_tuple(chat.config)
+    assert found is not None
+    assert [write[0] for write in found.pending_writes or ()] == ["a", "b", "c"]
+    chat.saver.close()
+    other.close()
+
+
 def put(thread: Thread, number: int) -> None:
     """Append a number once, as callers do: where it can't be told whether it was stored, read, then decide."""
     while True:
@@ -182,14 +248,15 @@ class TestErrors:
         monkeypatch.setattr(pool, "PATIENCE_S", 0.2)
         with Proxy(postgres.port) as proxy:
             store = deltastore.open(postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/"))
-            store.thread("t").append({"m": ["first"]})
+            for line in ("first", "second", "third"):
+                store.thread("t").append({"m": [line]})
         with pytest.raises(StorageError, match="can't connect"):
-            store.thread("t").append({"m": ["second"]})
+            store.thread("t").append({"m": ["fourth"]})
         with pytest.raises(StorageError, match="can't connect"):
             store.thread("t").state()
         store.close()
         with deltastore.open(postgres_url) as store:
-            assert store.thread("t").state()["m"] == ["first"]
+            assert store.thread("t").state()["m"] == ["first", "second", "third"]
 
     def test_no_database(self, postgres: PostgresServer) -> None:
         with pytest.raises(deltastore.StorePathError, match=r"does not exist.*make the database"):

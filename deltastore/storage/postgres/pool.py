@@ -156,7 +156,12 @@ class Pool:
 
     def _pop(self) -> Connection | None:
         with self._lock:
-            return self._idle.pop() if self._idle else None
+            found = self._idle.pop() if self._idle else None
+        if found is None or found.is_alive():
+            return found
+        found.close()
+        self.forget_idle()
+        return None
 
     def _connect(self) -> Connection:
         deadline = time.monotonic() + PATIENCE_S

@@ -116,6 +116,16 @@ class Connection:
         except (psycopg.OperationalError, LostError):
             self.broken = True
 
+    def is_alive(self) -> bool:
+        """Tell whether nothing came that says that the connection was ended. Waits for nothing."""
+        self._poll.register(self._socket, select.POLLIN)
+        try:
+            while self._poll.poll(0):
+                self._libpq.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return self._libpq.status == pq.ConnStatus.OK
+
     def close(self) -> None:
         """End the connection; a forked child only forgets it."""
         if self._pid == os.getpid():

@@ -226,40 +226,70 @@ class PostgresWriteTransaction(PostgresReadTransaction):
         return self._exchange([*before, *asked])[len(before) :]
 
     def _commit(self) -> None:
-        head: list[Statement] = []
-        if self._connection is None:
-            if self._believed:  # all of it in one trip; who believes has locks, and so learns what a lost commit did
-                self._connection, head = self._origin.pool.take(), self._head()
-            else:
-                self._run_with((), [])  # so that the commit goes over a connection that lives
-        due = self._due()
+        is_whole = self._connection is None and bool(self._believed)
+        if is_whole:  # all of it in one trip
+            self._connection = self._origin.pool.take()
+        elif self._connection is None:
+            self._run_with((), [])  # so that the commit goes over a connection that lives
+        asked = [*(self._head() if is_whole else ()), *self._due(), statements.COMMIT]
+        try:
+            self._end_with(asked)
+        except (ServerError, LostError) as error:
+            if not failures.is_gone(error):
+                raise failures.translate(error, self._origin.location) from error
+            if not is_whole or not self._is_sent_again(asked, error):
+                self._resolve(error)
+
+    def _end_with(self, asked: list[Statement]) -> None:
+        """Commit, and give the connection back. Raises ServerError, LostError."""
         connection = self._connection
         assert connection is not None
         try:
-            connection.exchange([*head, *due, statements.COMMIT])
+            connection.exchange(asked)
         except (ServerError, LostError) as error:
-            lost = failures.is_gone(error)
-            connection.broken = connection.broken or lost
+            connection.broken = connection.broken or failures.is_gone(error)
             self._leave(statements.ROLLBACK)
-            if not lost:
-                raise failures.translate(error, self._origin.location) from error
-            self._resolve(error)
-        else:
-            self._leave(None)
+            raise
+        self._leave(None)
 
     # --- a commit whose answer was lost
+
+    def _is_sent_again(self, asked: list[Statement], lost: Exception) -> bool:
+        """Send a whole transaction again. The first may be still on its way to the server, and have no locks yet that
+        tell of it; but only one of them finds what it believes, for it changes that.
+
+        False: somebody was first, maybe the first of them. Raises CommitUnknownError.
+        """
+        for _ in range(LOOKS):
+            self._origin.pool.forget_idle()
+            try:
+                self._connection = self._origin.pool.take(fresh=True)
+                self._end_with(asked)
+            except (ServerError, LostError) as failure:
+                if isinstance(failure, ServerError) and failure.state == statements.IS_ANOTHER:
+                    return False
+                if not isinstance(failures.translate(failure, self._origin.location), RetryTransaction):
+                    raise self._unknown(lost) from failure
+            except DeltastoreError as failure:
+                raise self._unknown(lost) from failure
+            else:
+                return True
+        raise self._unknown(lost) from lost
 
     def _resolve(self, error: Exception) -> None:
         """Find out whether it happened: return, or raise RetryTransaction, CommitUnknownError.
 
-        It did where a row is as it was to be, and wasn't before; rows that were put without a look are new ones.
-        It didn't where all that was seen before is still so.
+        It did where all new rows are as they were to be: others may have written some of them alike. Where none is new,
+        one that changed tells. Rows that were put without a look are new ones. It didn't where all that was seen before
+        is still so.
         """
         before, written = self._before, self._written
         changed = [key for key, value in written.items() if key not in before or before[key] != value]
         put = [key for key in changed if written[key] is not None]
         now = self._look_again(changed, error)
-        if any(now.get(key) == written[key] for key in put) or not (put or now):
+        is_there = {key: now.get(key) == written[key] for key in put}
+        is_new = [is_there[key] for key in put if before.get(key) is None]
+        if (all(is_new) if is_new else any(is_there.values())) or not (put or now):
             return
         is_ended = self._locks is not None  # else the server may still be about to commit
         seen = [key for key in changed if key in before]
