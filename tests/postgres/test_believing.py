@@ -12,7 +12,7 @@ import deltastore
 from deltastore import Store, check, compact
 from deltastore.langgraph import DeltaSaver
 from deltastore.storage import RetryTransaction
-from deltastore.storage.port import Believed
+from deltastore.storage.port import RESERVED_PREFIX, Believed
 from deltastore.storage.postgres.storage import PostgresStorage
 from deltastore.upkeep.training import kind_in_use
 from tests.postgres.test_round_trips import Chat, Trips, at, trips  # noqa: F401 - a fixture
@@ -21,7 +21,9 @@ from tests.upkeep.test_dictionaries import fill, state
 
 PREFIXES = tuple(number.to_bytes(6, "big") for number in (0, 1, 7))
 """Of the store's own rows, and of two threads."""
-keys = st.builds(bytes.__add__, st.sampled_from(PREFIXES), st.binary(min_size=1, max_size=2))
+keys = st.builds(bytes.__add__, st.sampled_from(PREFIXES), st.binary(min_size=1, max_size=2)).filter(
+    lambda key: not key.startswith(RESERVED_PREFIX)
+)
 values = st.binary(max_size=3)
 
 
