@@ -4,7 +4,8 @@
     python -m bench.postgres --json postgres    writes bench/results/postgres.json
 
 1. Puts per second of one thread, and of 64 at the same time with a conversation each: as threads with the synchronous
-savers, as tasks with the asynchronous ones. LangGraph's have a pool of 16 connections; ours has its default.
+savers, as tasks with the asynchronous ones; and as threads whose conversations have 40 messages of 500 characters
+before. LangGraph's have a pool of 16 connections; ours has its default.
 2. What a put takes of client and server, where 64 threads put: processor time, log, tables.
 3. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
 messages, by the handle that put it and by a new one.
@@ -31,7 +32,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from bench.apart import preload
-from bench.commits import STEPS, one_put, per_second
+from bench.commits import LOADS, STEPS, one_put, per_second
 from bench.far import HOST, far_away
 from bench.machine import distribution_versions, write_result
 from bench.savers import ON_POSTGRES
@@ -129,13 +130,14 @@ def together(databases: Databases, rounds: int, puts: int) -> dict[str, Any]:
         async with ASYNC[name](databases.new()) as saver:
             return await per_second_async(saver, count, puts)
 
-    def of_threads(name: str, count: int) -> float:
+    def of_threads(name: str, count: int, earlier: int = 0) -> float:
         with SYNC[name](databases.new()) as saver:
-            return per_second(saver, count, puts)
+            return per_second(saver, count, puts, earlier)
 
     ways: dict[str, Callable[[str, int], float]] = {
         "threads": of_threads,
         "tasks": lambda name, count: asyncio.run(of_tasks(name, count)),
+        "threads, longer": lambda name, count: of_threads(name, count, LOADS["typical"]),
     }
     rates: dict[str, dict[str, dict[int, list[float]]]] = {
         way: {name: {count: [] for count in COUNTS} for name in SYNC} for way in ways
@@ -280,7 +282,7 @@ def show(found: dict[str, Any]) -> None:
         for name, by_count in by_saver.items():
             for count, rate in by_count.items():
                 between = f"({rate['least']:,.0f} to {rate['most']:,.0f})"
-                print(f"{count:>3} {way:<8}{name:<20}{rate['median']:>8,.0f} puts/s {between}")
+                print(f"{count:>3} {way:<16}{name:<20}{rate['median']:>8,.0f} puts/s {between}")
     for name, each in found["taken"].items():
         print(f"a put of {name} takes " + ", ".join(f"{what} {figure:,}" for what, figure in each.items()))
     for later, by_saver in found["afar"].items():
