@@ -35,7 +35,7 @@ LOADS = {"short": 0, "typical": 40}
 SEED = 1
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=None)
 def message(number: int) -> dict[str, str]:
     return {"role": "user" if number % 2 else "assistant", "content": prose(random.Random(f"commits {number}"), 500)}
 

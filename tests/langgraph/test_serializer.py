@@ -17,6 +17,7 @@ from deltastore.codec.records import DICT, LIST, OPAQUE, SNAPSHOT_DICT, SNAPSHOT
 from deltastore.codec.strict import STRICT
 from deltastore.errors import CodecMismatchError, EncodeError
 from deltastore.langgraph.serializer import codec_for
+from tests.codec.test_strict import ALIKE
 from tests.langgraph.comparing import difference
 from tests.langgraph.test_messages import CODEC, SERDE, any_message, anything, mutated, plain
 
@@ -166,3 +167,49 @@ def test_a_message_on_its_own_is_the_chunk_that_it_is_in_a_list(message: Any) ->
     assert alone.blobs == listed.blobs
     assert alone.blobs[0][0] == bl.JSONPLUS_MESSAGE
     assert difference(round_trip(message), assemble(alone.kind, alone.blobs, CODEC)) is None
+
+
+def chunks(value: Any, before: bl.Cut | None = None) -> tuple[int, list[bytes]] | str:
+    try:
+        made = cut(value, CODEC, "c", before)
+    except EncodeError as error:
+        return str(error)
+    return made.kind, made.blobs
+
+
+@given(st.lists(st.one_of(plain, PARTS), max_size=12), st.data())
+def test_what_a_list_was_changes_nothing_but_the_time_that_it_takes(values: list[Any], data: st.DataObject) -> None:
+    if type(chunks(values)) is str:
+        return
+    before = cut(values, CODEC, "c")
+    edited = data.draw(
+        st.one_of(
+            st.just(values),
+            PARTS.map(lambda new: [*values, new]),
+            st.integers(0, 12).map(lambda end: values[:end]),
+            st.permutations(values),
+            st.lists(PARTS, max_size=4),
+        )
+    )
+    assert chunks(edited, before) == chunks(edited)
+
+
+@pytest.mark.parametrize("nest", [lambda value: value, lambda value: [value], lambda value: {"k": [1, value]}])
+@pytest.mark.parametrize(("value", "alike"), ALIKE.values(), ids=ALIKE)
+@pytest.mark.parametrize("length", [1, 15, 16, 200])
+def test_plain_data_that_only_seems_to_be_there_is_noticed(value: Any, alike: Any, nest: Any, length: int) -> None:
+    held = [{"role": "user", "n": place} for place in range(length)]
+    for place in {0, length // 2, length - 1}:
+        was, new = [*held], [*held]
+        was[place], new[place] = nest(value), nest(alike)
+        before = cut(was, CODEC, "c")
+        assert chunks(new, before) == chunks(new)
+        assert chunks(was, before) == chunks(was)
+
+
+def test_plain_data_that_was_changed_in_place_is_noticed() -> None:
+    values = [{"role": "user", "parts": [{"text": f"part {number}"}]} for number in range(300)]
+    before = cut(values, CODEC, "c")
+    values[130]["parts"][0]["text"] = "another"
+    assert chunks(values, before) == chunks(values)
+    assert chunks(values) != (before.kind, before.blobs)
