@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ LOADS = {"short": 0, "typical": 40}
 SEED = 1
 
 
-@lru_cache(maxsize=None)
+@cache
 def message(number: int) -> dict[str, str]:
     return {"role": "user" if number % 2 else "assistant", "content": prose(random.Random(f"commits {number}"), 500)}
 
