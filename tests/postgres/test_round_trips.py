@@ -117,6 +117,28 @@ def test_the_latest_takes_three_in_a_new_process_and_two_at_most_in_one_that_kno
         assert found.checkpoint["channel_values"]["messages"] == chat.messages
 
 
+def test_what_holds_many_chunks_comes_once(chat: Chat, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read brings more than all rows of the store, however many of its chunks are in one pack."""
+    with chat.saver.store.log.storage.read() as tx:
+        stored = sum(len(key) + len(value) for key, value in tx.scan(b"", b"\xff"))
+    brought: list[int] = []
+    exchange = wire.Connection.exchange
+
+    def weighing(self: wire.Connection, statements: Any) -> Any:
+        results = exchange(self, statements)
+        brought.append(sum(len(value or b"") for result in results for row in result for value in row))
+        return results
+
+    monkeypatch.setattr(wire.Connection, "exchange", weighing)
+    with DeltaSaver.from_url(postgres_url) as saver:
+        for id_ in (None, next(iter(saver.history(at()))).id):
+            brought.clear()
+            found = saver.get_tuple(at(id_))
+            assert found is not None
+            assert found.checkpoint["channel_values"]["messages"] == chat.messages
+            assert sum(brought) < stored
+
+
 def test_an_earlier_checkpoint_takes_no_more(chat: Chat, trips: Trips, postgres_url: str) -> None:
     earlier = list(chat.saver.history(at()))[-2]
     with DeltaSaver.from_url(postgres_url) as saver:

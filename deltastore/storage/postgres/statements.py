@@ -68,7 +68,10 @@ class Statements:
         asked = "unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[]) WITH ORDINALITY"
         of_thread = f"FROM {rows} AS t WHERE t.thread_no = q.thread_no"
         self._run = (
-            f"SELECT q.place, r.key, r.value FROM {asked} AS q(thread_no, low, last, high, place), "
+            # a pack is in the runs of all that it holds: it goes over once
+            "SELECT q.place, r.key, "
+            "CASE row_number() OVER (PARTITION BY q.thread_no, r.key ORDER BY q.place) WHEN 1 THEN r.value END "
+            f"FROM {asked} AS q(thread_no, low, last, high, place), "
             f"LATERAL (SELECT (SELECT t.key {of_thread} AND t.key >= q.last AND t.key < q.high ORDER BY t.key LIMIT 1) "
             "AS key OFFSET 0) AS stop, "
             f"LATERAL (SELECT t.key, t.value {of_thread} AND t.key >= q.low AND t.key < q.high "
@@ -133,7 +136,7 @@ class Statements:
         return Statement(self._get, (integers([thread_of(key) for key in keys]), strings(keys)), often=True)
 
     def runs(self, runs: Sequence[tuple[bytes, bytes, bytes]]) -> Statement:
-        """The rows of runs, each of one thread: place (from 1), key and value, in order."""
+        """The rows of runs, each of one thread: place (from 1), key and value, in order; a value once alone."""
         threads = integers([thread_of(lower) for lower, _, _ in runs])
         return Statement(self._run, (threads, *(strings([run[part] for run in runs]) for part in range(3))), often=True)
 

@@ -207,8 +207,11 @@ class PostgresReadTransaction:
 
     def _learn_runs(self, runs: list[tuple[bytes, bytes, bytes]], result: Result) -> None:
         by_place: dict[int, list[Row]] = {}
+        values: dict[bytes | None, bytes] = {}
         for place, key, value in result:
-            by_place.setdefault(to_integer(place), []).append((key or b"", value or b""))
+            if value is not None:
+                values[key] = value
+            by_place.setdefault(to_integer(place), []).append((key or b"", values[key]))
         for number, (lower, last, upper) in enumerate(runs, 1):
             rows = by_place.get(number, [])
             ended = bool(rows) and rows[-1][0] >= last
