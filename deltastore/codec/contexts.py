@@ -7,7 +7,10 @@ used by one thread at a time.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import zstandard
 
 MAX_IDLE = 8
 """How many contexts of a kind wait; what was given back before is let go."""
@@ -32,3 +35,22 @@ class Contexts(Generic[C]):
     def give(self, context: C) -> None:
         """Take back a context, in the state in which it was given out."""
         self._idle.append(context)
+
+
+class Compressors:
+    """Compressors of the same options, for each level that is asked for. Thread-safe."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._by_level: dict[int, Contexts[zstandard.ZstdCompressor]] = {}
+
+    def compress(self, data: bytes, level: int) -> bytes:
+        """Return a zstd frame that states its plain size."""
+        contexts = self._by_level.get(level)
+        if contexts is None:
+            make = partial(zstandard.ZstdCompressor, level=level, **self._options)
+            contexts = self._by_level.setdefault(level, Contexts(make))
+        compressor = contexts.take()
+        frame = compressor.compress(data)
+        contexts.give(compressor)
+        return frame

@@ -8,7 +8,7 @@ from functools import partial
 
 import zstandard
 
-from deltastore.codec.contexts import Contexts
+from deltastore.codec.contexts import Compressors, Contexts
 
 MAX_SHORTENED_BYTES = 64 * 1024
 """Plain bytes of a part that a dictionary is tried on: longer ones have learnt by themselves what it could tell."""
@@ -20,20 +20,13 @@ class Dictionary:
     def __init__(self, number: int, content: bytes) -> None:
         self.number = number
         self.content = content
-        self._data = zstandard.ZstdCompressionDict(content)
-        self._compressors: dict[int, Contexts[zstandard.ZstdCompressor]] = {}
-        self.decompressors = Contexts(partial(zstandard.ZstdDecompressor, dict_data=self._data))
+        data = zstandard.ZstdCompressionDict(content)
+        self._compressors = Compressors(dict_data=data, write_dict_id=False)
+        self.decompressors = Contexts(partial(zstandard.ZstdDecompressor, dict_data=data))
 
     def compress(self, data: bytes, level: int) -> bytes:
         """Return a zstd frame that states its plain size and needs this dictionary."""
-        contexts = self._compressors.get(level)
-        if contexts is None:
-            make = partial(zstandard.ZstdCompressor, level=level, dict_data=self._data, write_dict_id=False)
-            contexts = self._compressors.setdefault(level, Contexts(make))
-        compressor = contexts.take()
-        frame = compressor.compress(data)
-        contexts.give(compressor)
-        return frame
+        return self._compressors.compress(data, level)
 
 
 def train(samples: Sequence[bytes], size: int) -> bytes | None:

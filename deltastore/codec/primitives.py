@@ -9,7 +9,7 @@ from functools import partial
 import xxhash
 import zstandard
 
-from deltastore.codec.contexts import Contexts
+from deltastore.codec.contexts import Compressors, Contexts
 from deltastore.codec.dictionary import MAX_SHORTENED_BYTES, Dictionaries, Dictionary
 from deltastore.errors import ChecksumError, EncodeError
 
@@ -35,8 +35,7 @@ PLAIN, _ZSTD, _SHORTENED = b"\0", b"\1", b"\2"
 """Methods of packed parts: as they are, a zstd frame, a frame that needs a dictionary."""
 
 
-_compressors: dict[int, Contexts[zstandard.ZstdCompressor]] = {}
-"""By level."""
+_compressors = Compressors()
 _decompressors = Contexts(zstandard.ZstdDecompressor)
 
 
@@ -147,13 +146,7 @@ def name_hash(name: bytes) -> bytes:
 
 def compress(data: bytes, level: int) -> bytes:
     """Return a zstd frame that states its plain size."""
-    contexts = _compressors.get(level)
-    if contexts is None:
-        contexts = _compressors.setdefault(level, Contexts(partial(zstandard.ZstdCompressor, level=level)))
-    compressor = contexts.take()
-    frame = compressor.compress(data)
-    contexts.give(compressor)
-    return frame
+    return _compressors.compress(data, level)
 
 
 def decompress(frame: bytes) -> bytes:

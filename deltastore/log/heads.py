@@ -199,7 +199,7 @@ class HeadCache:
     def keep_standing(self, thread: str, namespace: str, standing: Standing) -> None:
         """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one."""
         earlier = self._kept.get((thread, namespace))
-        if isinstance(earlier, Standing) and earlier.moment > standing.moment:
+        if isinstance(earlier, Standing) and earlier.recency > standing.recency:
             return
         self._put((thread, namespace), standing)
 

@@ -143,23 +143,23 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
     known = standing.thread, standing.namespace.number
     encoded = keys.encode_id(put.id)
     row = keys.writes(*known, encoded) + keys.task_hash(keys.encode_name(put.task))
-    if standing.namespace.front == rows.LANGGRAPH and standing.namespace.is_above(put.id):
-        return own._replace(keys=[*own.keys, row], believed=_believed(prepared, row, None, own.believed))
-    if standing.namespace.front == rows.LANGGRAPH:
-        place, prefix = keys.by_id(*known, encoded), keys.ids(*known)
-    else:
+    wanted = own._replace(keys=[*own.keys, row], believed=None)
+    if standing.namespace.front == rows.NATIVE:
         ulid = announcing.ulid_of(put.id)
         if ulid is None:
-            return own._replace(keys=[*own.keys, row])
-        place, prefix = keys.record(*known, ulid), keys.records(*known)
-    believed = _believed(prepared, row, place, own.believed)
-    return own._replace(keys=[*own.keys, row], runs=[(place, place, keys.end_of(prefix))], believed=believed)
+            return wanted
+        place = keys.record(*known, ulid)
+        return wanted._replace(runs=[(place, place, keys.end_of(keys.records(*known)))])
+    if standing.namespace.is_above(put.id):
+        return wanted._replace(believed=_believed(prepared, row, None, own.believed))
+    place = keys.by_id(*known, encoded)
+    runs = [(place, place, keys.end_of(keys.ids(*known)))]
+    return wanted._replace(runs=runs, believed=_believed(prepared, row, place, own.believed))
 
 
 def _believed(prepared: PreparedWrites, row: bytes, place: bytes | None, own: Believed | None) -> Believed | None:
     """Return what `apply` will find of a task's first writes: no row of theirs, and, at `place`, the tip's id."""
-    namespace = prepared.standing.namespace
-    if own is None or namespace is None or namespace.front == rows.NATIVE or not prepared.is_first:
+    if own is None or not prepared.is_first:
         return None
     gaps = [*own.gaps, (row, row + b"\0")]
     if place is None:

@@ -46,7 +46,7 @@ class Standing(NamedTuple):
         return (self.header.next_chunk[0], self.header.next_chunk[1]) if self.header else (1, 1)
 
     @property
-    def moment(self) -> tuple[int, int, bool]:
+    def recency(self) -> tuple[int, int, bool]:
         """Ascends with time among those of the same name, and with what is known at a time."""
         return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None
 
