@@ -61,7 +61,7 @@ def thread(tx: ReadTransaction, name: str, namespace: str, known: Known | None, 
 
 def _looking(known: Known, look: Look) -> Wanted:
     records, ids = keys.records(*known), keys.ids(*known)
-    writes = keys.all_writes(known.thread) + known.namespace.to_bytes(keys.NAMESPACE_BYTES, "big")
+    writes = _writes_of(known)
     ends: list[tuple[bytes, bytes, int]] = []
     runs: list[tuple[bytes, bytes, bytes]] = []
     last_record, last_id = keys.end_of(records), keys.end_of(ids)
@@ -132,14 +132,32 @@ def between_ids(tx: ReadTransaction, known: Known, ids: Sequence[str]) -> None:
     tx.prefetch(Wanted(runs=[*runs, (prefix + encoded[0], prefix + encoded[-1] + b"\0", keys.end_of(prefix))]))
 
 
-def loose(tx: ReadTransaction, known: Known, series: Iterable[tuple[int, int]], packed_up_to: bytes) -> None:
-    """Announce what isn't packed: the chunk rows of series after a number, and the record rows after a ULID."""
-    prefix = keys.records(*known)
-    runs = [(prefix + packed_up_to, keys.end_of(prefix), keys.end_of(prefix))]
+def loose(
+    tx: ReadTransaction,
+    known: Known,
+    series: Iterable[tuple[int, int]],
+    packed_up_to: bytes | None = None,
+    records: int = 0,
+) -> None:
+    """Announce what isn't packed: the chunk rows of series after a number, and, where `packed_up_to` is given, the
+    record rows after that ULID, `records` of them about, with their ids and writes.
+    """
+    ends: list[tuple[bytes, bytes, int]] = []
+    runs: list[tuple[bytes, bytes, bytes]] = []
+    if packed_up_to is not None:
+        own, ids, pending = keys.records(*known), keys.ids(*known), _writes_of(known)
+        runs += [(own + packed_up_to, keys.end_of(own), keys.end_of(own))]
+        runs += [(pending, keys.end_of(pending), keys.end_of(pending))]
+        ends += [(ids, keys.end_of(ids), records + 1)]  # with the last pack's, which has one
     for each, number in series:
         end = keys.end_of(keys.chunks(known.thread, each))
         runs.append((keys.chunk(known.thread, each, number), end, end))
-    tx.prefetch(Wanted(runs=runs))
+    tx.prefetch(Wanted(runs=runs, ends=ends))
+
+
+def _writes_of(known: Known) -> bytes:
+    """Return how the rows of a namespace's pending writes begin."""
+    return keys.all_writes(known.thread) + known.namespace.to_bytes(keys.NAMESPACE_BYTES, "big")
 
 
 def chunks(tx: ReadTransaction, thread: int, wanted: Iterable[tuple[int, sp.Span]]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from deltastore.codec import records as rec
 from deltastore.errors import BrokenChainError, CheckpointNotFoundError, CorruptionError, FrontMismatchError
 from deltastore.log import ahead, dictionaries, finding, keys, loading, names, rows
+from deltastore.log import standing as standings
 from deltastore.log.announcing import Look
 from deltastore.log.handle import Handle
 from deltastore.log.loading import LoadedChannel, Reading, WriteLoaded, parent_id_of
@@ -42,12 +43,14 @@ class Answers(Handle):
     """What an open store is asked. Thread-safe."""
 
     def _remember(
-        self, tx: ReadTransaction, thread: str, namespace: str, located: tuple[int, rows.Header, rows.Namespace]
+        self, tx: ReadTransaction, thread: str, namespace: str, located: tuple[int, rows.Header, rows.Namespace] | None
     ) -> None:
-        """Let the next write here be prepared by what was just read."""
+        """Let the next write here be prepared by what was just read. `located` None: there is no such thread."""
         with contextlib.suppress(CorruptionError):  # it is whoever needs a dictionary that must hear of its damage
             newest = dictionaries.newest(tx)
-            self.heads.keep_standing(thread, namespace, Standing(*located, newest, remembered=True))
+            number, header, found = located or (None, None, None)
+            seen = None if number is None else standings.seen(tx, thread, namespace, number)
+            self.heads.keep_standing(thread, namespace, Standing(number, header, found, newest, True, seen))
 
     # --- reads
 
@@ -72,6 +75,8 @@ class Answers(Handle):
                 ahead.read(tx, self.heads, thread, namespace, id_, with_writes=with_writes)
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
+                if finding.find_thread(tx, thread) is None:
+                    self._remember(tx, thread, namespace, None)
                 return None
             number, header, found = located
             view = self._view(tx, number, thread)

@@ -18,6 +18,8 @@ from deltastore.storage.port import ReadTransaction, Storage, Wanted, WriteTrans
 
 MAX_ATTEMPTS = 100
 """How often a write is prepared anew while others write to the same thread."""
+BELIEVED_ATTEMPTS = 2
+"""How often what a write stands on is believed without a look."""
 POOL_THREADS = 4
 """Preparing takes the interpreter, of which there is one; a thread more commits meanwhile."""
 
@@ -46,7 +48,7 @@ def run(write: Write[P, T, R], storage: Storage, commits: CommitQueue) -> R:
     reason = ""
     for attempt in range(MAX_ATTEMPTS):
         prepared = _prepared(write, attempt == 0, storage, commits)
-        outcome = commits.run(partial(_apply, write.apply, prepared), partial(write.wanted, prepared))
+        outcome = commits.run(partial(_apply, write.apply, prepared), partial(_wanted, write, prepared, attempt))
         if not isinstance(outcome, str):
             return write.end(prepared, outcome)
         reason = outcome
@@ -63,6 +65,14 @@ def _prepared(write: Write[P, T, R], first: bool, storage: Storage, commits: Com
     # who waits for a server must not keep others from preparing, nor from the connection that is waited for
     with nullcontext() if storage.remote else commits.turn, storage.read() as tx:
         return write.prepare(tx)
+
+
+def _wanted(write: Write[P, T, R], prepared: P, attempt: int) -> Wanted:
+    """Return what `apply` looks at; from the third attempt on it looks: others change the thread all the time, maybe in
+    ways that don't matter to it.
+    """
+    wanted = write.wanted(prepared)
+    return wanted if attempt < BELIEVED_ATTEMPTS else wanted._replace(believed=None)
 
 
 def _apply(apply: Callable[[WriteTransaction, P], T | str], prepared: P, tx: WriteTransaction) -> T | str:
@@ -128,7 +138,7 @@ class Pool:
             else:
                 future.set_exception(_contention(write.thread, outcome))
 
-        work, wanted = partial(_apply, write.apply, prepared), partial(write.wanted, prepared)
+        work, wanted = partial(_apply, write.apply, prepared), partial(_wanted, write, prepared, attempt - 1)
         self._commits.submit(work, done, self._call, wanted)
 
     def _call(self, function: Callable[[], None]) -> None:

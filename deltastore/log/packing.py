@@ -58,10 +58,17 @@ class Skip(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a put packs on its way."""
+    """What a put packs on its way, and the thread's `changes` when that was seen."""
 
     chunks: tuple[ChunkPack, ...]
     records: RecordPack | Skip | None
+    changes: int = 0
+
+    @property
+    def replaced(self) -> list[Row]:
+        """The rows to be replaced, as they were seen."""
+        records = self.records.replaced if isinstance(self.records, RecordPack) else ()
+        return [*(row for pack in self.chunks for row in pack.replaced), *records]
 
 
 NOTHING = Plan((), None)
@@ -84,15 +91,18 @@ def _plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary
         if (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
     ]
     records = _plan_records(view, namespace, dictionary) if policy.should_pack_records(namespace.loose_before) else None
-    return Plan(tuple(chunks), records)
+    return Plan(tuple(chunks), records, header.changes)
 
 
 def announce(tx: ReadTransaction, thread: int, header: rows.Header, namespace: rows.Namespace) -> None:
     """Announce what `plan` looks at."""
-    due = _due(header)
-    if due or policy.should_pack_records(namespace.loose_before):
-        known, packed_up_to = announcing.Known(thread, namespace.number), namespace.packed_up_to or b""
-        announcing.loose(tx, known, [(series, header.packed_up_to[series]) for series in due], packed_up_to)
+    series = [(each, header.packed_up_to[each]) for each in _due(header)]
+    known = announcing.Known(thread, namespace.number)
+    if policy.should_pack_records(namespace.loose_before):
+        loose = namespace.loose_before + namespace.loose_since
+        announcing.loose(tx, known, series, namespace.packed_up_to or b"", loose)
+    elif series:
+        announcing.loose(tx, known, series)
 
 
 def _due(header: rows.Header) -> list[int]:
@@ -226,8 +236,9 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
 
     Changes header and namespace, unstored.
     """
+    as_seen = header.changes == made.changes  # it grows with every change of any row of the thread
     for pack in made.chunks:
-        if header.packed_up_to[pack.series] != pack.after or not _unchanged(tx, pack.replaced):
+        if not as_seen and (header.packed_up_to[pack.series] != pack.after or not _unchanged(tx, pack.replaced)):
             continue
         if pack.row is not None:
             for key, _ in pack.replaced:
@@ -243,28 +254,27 @@ def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: row
         namespace.packed_up_to = records.last or namespace.packed_up_to
         namespace.loose_before = 0
     else:
-        put_records(tx, thread, namespace, records)
+        put_records(tx, thread, namespace, records, as_seen=as_seen)
 
 
 def wanted_by(thread: int, namespace: rows.Namespace, made: Plan) -> Wanted:
     """Return what `apply` looks at: what it replaces, to be compared with what was seen, and the ids among these."""
-    found = [key for pack in made.chunks for key, _ in pack.replaced]
     runs: list[tuple[bytes, bytes, bytes]] = []
-    if isinstance(made.records, RecordPack):
-        found += [key for key, _ in made.records.replaced]
-        if made.records.id_key is not None:
-            prefix = keys.ids(thread, namespace.number)
-            first = rows.decode_id_entry(made.records.id_key, made.records.id_row).smallest or ""
-            runs.append((prefix + keys.encode_id(first), made.records.id_key + b"\0", keys.end_of(prefix)))
-    return Wanted(keys=found, runs=runs)
+    if isinstance(made.records, RecordPack) and made.records.id_key is not None:
+        prefix = keys.ids(thread, namespace.number)
+        first = rows.decode_id_entry(made.records.id_key, made.records.id_row).smallest or ""
+        runs.append((prefix + keys.encode_id(first), made.records.id_key + b"\0", keys.end_of(prefix)))
+    return Wanted(keys=[key for key, _ in made.replaced], runs=runs)
 
 
-def put_records(tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack) -> bool:
+def put_records(
+    tx: WriteTransaction, thread: int, namespace: rows.Namespace, made: RecordPack, *, as_seen: bool = False
+) -> bool:
     """Put a record pack in place of what it holds, if that is still what was seen; tell whether it was.
 
-    Changes the namespace, unstored.
+    `as_seen`: it is, nothing of the thread having changed. Changes the namespace, unstored.
     """
-    if not _unchanged(tx, made.replaced) or not _ids_alone(tx, thread, namespace, made):
+    if not as_seen and not (_unchanged(tx, made.replaced) and _ids_alone(tx, thread, namespace, made)):
         return False
     for key, _ in made.replaced:
         tx.delete(key)

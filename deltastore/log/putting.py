@@ -284,11 +284,13 @@ def wanted_by(prepared: Prepared) -> Wanted:
 def _believed(prepared: Prepared, own: Believed | None) -> Believed | None:
     """Return what `apply` will find, where no more than the thread's own rows tells it."""
     put, namespace = prepared.put, prepared.standing.namespace
-    if own is None or namespace is None or prepared.packs != packing.NOTHING or put.expected is not None:
+    if own is None or namespace is None or put.expected is not None:
         return None
     if prepared.parent.id is not None and prepared.parent.ulid is None:
         return None
-    return own if put.id is None or namespace.is_above(put.id) else None
+    if put.id is not None and not namespace.is_above(put.id):
+        return None
+    return own._replace(sealed=[*own.sealed, *prepared.packs.replaced])
 
 
 def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str:

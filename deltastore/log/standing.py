@@ -14,12 +14,15 @@ from deltastore.log.announcing import Known, Look
 from deltastore.log.dictionaries import Opened
 from deltastore.storage.port import Moment, ReadTransaction, Wanted, WriteTransaction
 
+Seen = tuple[tuple[bytes, ...], Sequence[bytes | None]]
+"""The keys of a thread's name, header and namespace, and these rows as they are stored."""
+
 
 class Standing(NamedTuple):
     """A thread's number and header, a namespace of it, and the newest dictionary; None is what isn't there.
 
-    Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: the keys of the
-    thread's name, header and namespace, and these rows as they are stored, where that is known; `at`: when they were.
+    Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: as they are stored,
+    where that is known; `at`: when they were.
     """
 
     thread: int | None
@@ -27,7 +30,7 @@ class Standing(NamedTuple):
     namespace: rows.Namespace | None
     newest: Opened | None
     remembered: bool = False
-    seen: tuple[tuple[bytes, ...], Sequence[bytes | None]] | None = None
+    seen: Seen | None = None
     at: Moment | None = None
 
     @property
@@ -65,7 +68,20 @@ def read(tx: ReadTransaction, thread: str, namespace: str, look: Look, known: Kn
         announcing.thread(tx, thread, namespace, known, look)
     number, header = finding.find_thread(tx, thread) or (None, None)
     found = None if number is None else rows.load_namespace(tx, number, keys.encode_name(namespace))
-    return Standing(number, header, found, dictionaries.newest(tx))
+    there = None if number is None or found is None else seen(tx, thread, namespace, number)
+    return Standing(number, header, found, dictionaries.newest(tx), seen=there)
+
+
+def seen(tx: ReadTransaction, thread: str, namespace: str, number: int) -> Seen | None:
+    """Return a thread's own rows, just read, for a transaction that is to believe them; None where all have to look."""
+    if not tx.remote:
+        return None
+    of_rows = _keys(number, keys.encode_name(thread), keys.encode_name(namespace))
+    return of_rows, tx.get_many(of_rows)
+
+
+def _keys(thread: int, name: bytes, namespace: bytes) -> tuple[bytes, bytes, bytes]:
+    return keys.of_name(keys.THREAD, name), keys.header(thread), keys.namespace(thread, namespace)
 
 
 @dataclass(slots=True, repr=False)
@@ -83,6 +99,9 @@ class Current:
         """Store header and namespace, and return what the next write of the thread stands on."""
         namespace_row = rows.store_namespace(tx, thread, namespace)
         header_row = rows.store_header(tx, thread, self.header)
+        if self.thread is None:  # it has just been named
+            self.keys = _keys(thread, self.header.name, namespace.name)
+            self.name_row = tx.get(self.keys[0])
         seen = (self.keys, [self.name_row, header_row, namespace_row]) if self.name_row is not None else None
         return Standing(thread, self.header, namespace, self.newest, remembered=True, seen=seen, at=tx.moment())
 
@@ -114,22 +133,21 @@ def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, 
     if header is None or header.collected != standing.collected:
         return "something was collected meanwhile"
     found = rows.load_namespace(tx, standing.thread, namespace_name)
-    of_rows = (name_key, keys.header(standing.thread), keys.namespace(standing.thread, namespace_name))
-    return Current(standing.thread, header, found, newest, of_rows, name_row)
+    return Current(standing.thread, header, found, newest, _keys(standing.thread, name, namespace_name), name_row)
 
 
 def wanted_by(standing: Standing, thread: str, namespace: str) -> Wanted:
     """Return what `find` looks at, and a number for the thread where there is none."""
-    name = keys.of_name(keys.THREAD, keys.encode_name(thread))
     ends = (announcing.DICTIONARY_IN_USE,)
+    name = keys.encode_name(thread)
     if standing.thread is None:
-        return Wanted(keys=(name,), ends=ends, counters=(keys.counter(keys.THREAD),))
-    own = keys.header(standing.thread), keys.namespace(standing.thread, keys.encode_name(namespace))
+        return Wanted(keys=(keys.of_name(keys.THREAD, name),), ends=ends, counters=(keys.counter(keys.THREAD),))
     believed = None
     if standing.seen is not None:
         own_rows = [(key, row) for key, row in zip(*standing.seen, strict=True) if row is not None]
         believed = dictionaries.believed(standing.newest)._replace(rows=own_rows)
-    return Wanted(keys=(name, *own), ends=ends, believed=believed)
+    own = _keys(standing.thread, name, keys.encode_name(namespace))
+    return Wanted(keys=own, ends=ends, believed=believed)
 
 
 def _number(newest: Opened | None) -> int:

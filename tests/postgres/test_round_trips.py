@@ -14,7 +14,7 @@ from deltastore.storage.postgres import wire
 from deltastore.storage.postgres.storage import PostgresStorage
 
 T = TypeVar("T")
-PUTS = 64
+PUTS = 160
 
 
 class Trips:
@@ -85,16 +85,25 @@ def chat(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[Chat]:
 
 
 def test_puts_and_pending_writes_take_one(chat: Chat, trips: Trips) -> None:
-    counts = [trips.of(chat.put)[0] for _ in range(PUTS)]
+    counts: list[int] = []
+    for number in range(PUTS):
+        counts.append(trips.of(chat.put)[0])
+        if number % 2:
+            assert trips.of(chat.put_writes)[0] == 1
+    assert set(counts) == {1, 2}  # those that pack what has become old read it first
     assert counts.count(1) >= PUTS * 7 / 8
-    assert max(counts) <= 5  # those that pack what has become old: they read it first
     assert trips.of(chat.put_writes)[0] == 1
     assert trips.of(chat.put_writes)[0] == 1  # they are there already: a look, and nothing to commit
 
 
-def test_the_first_put_of_a_thread_takes_three_where_its_channels_are_known(chat: Chat, trips: Trips) -> None:
-    chat.config = {"configurable": {"thread_id": "another", "checkpoint_ns": ""}}
-    assert trips.of(chat.put)[0] == 3
+def test_the_first_put_of_a_thread_takes_three_and_two_where_it_was_looked_for(chat: Chat, trips: Trips) -> None:
+    """As a graph does. Its channels have their numbers already."""
+    for thread, looked in (("another", False), ("a third", True)):
+        chat.config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+        if looked:
+            assert trips.of(lambda: chat.saver.get_tuple(chat.config)) == (1, None)
+        assert trips.of(chat.put)[0] == 3 - looked
+        assert trips.of(chat.put)[0] == 1
 
 
 def test_the_latest_takes_three_in_a_new_process_and_two_at_most_in_one_that_knows_it(
@@ -160,6 +169,29 @@ def test_a_page_takes_two_without_values_and_three_with_them(chat: Chat, trips: 
         assert trips.of(lambda: list(saver.list(at(), limit=10)))[0] <= 2
         before = tuples[0].config
         assert trips.of(lambda: list(saver.list(at(), limit=10, before=before)))[0] <= 4
+
+
+def test_a_put_after_a_read_in_a_new_process_takes_one(chat: Chat, trips: Trips, postgres_url: str) -> None:
+    fresh = Chat(postgres_url)
+    fresh.messages, fresh.config = chat.messages, chat.config
+    assert fresh.saver.get_tuple(at()) is not None
+    assert trips.of(fresh.put)[0] <= 2  # it may pack what the other has left
+    assert trips.of(fresh.put)[0] == 1
+    found = chat.saver.get_tuple(at())
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"] == fresh.messages
+    fresh.saver.close()
+
+
+def test_native_puts_take_one_and_two_where_they_pack(postgres_url: str, trips: Trips) -> None:
+    with deltastore.open(postgres_url) as store:
+        thread = store.thread("t")
+        for number in range(3):
+            thread.append({"log": [number]})
+        counts = [trips.of(lambda number=number: thread.append({"log": [number]}))[0] for number in range(3, 3 + PUTS)]
+        assert set(counts) == {1, 2}
+        assert counts.count(1) >= PUTS * 7 / 8
+        assert thread.state() == {"log": list(range(3 + PUTS))}
 
 
 @pytest.fixture
