@@ -30,6 +30,8 @@ ROW_LEVEL = 3
 """zstd level of what a put writes: speed first."""
 PACK_LEVEL = 7
 """zstd level of packs, written once for many puts: 5 % shorter than level 3 on conversations, for 3 times its time."""
+LARGE_WINDOW_LOG = 20
+"""From here on zstd looks for long matches in a table of its own, and there is no larger one for others."""
 
 PLAIN, _ZSTD, _SHORTENED = b"\0", b"\1", b"\2"
 """Methods of packed parts: as they are, a zstd frame, a frame that needs a dictionary."""
@@ -180,8 +182,13 @@ def _claimed(frame: bytes) -> int:
 def compress_against(data: bytes, base: bytes, level: int = ROW_LEVEL) -> bytes:
     """Return a zstd frame of `data` that refers to `base`, an earlier version of it."""
     window_log = min(max((len(data) + len(base)).bit_length(), 10), 31)
+    if level == ROW_LEVEL and window_log <= LARGE_WINDOW_LOG:
+        # to fill tables is what takes the time: small ones find most of an edit in half of it
+        tables = {"hash_log": max(window_log - 4, 10), "chain_log": max(window_log - 4, 10)}
+    else:
+        tables = {"hash_log": min(window_log, LARGE_WINDOW_LOG)}
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        level, window_log=window_log, hash_log=min(window_log, 20), enable_ldm=window_log > 20
+        level, window_log=window_log, enable_ldm=window_log > LARGE_WINDOW_LOG, **tables
     )
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     return zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary).compress(data)
