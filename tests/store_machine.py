@@ -103,6 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 SMALL_PACKS = (
+    (policy, "MIN_SMALL", 5),
     (policy, "MIN_LOOSE_ROWS", 4),
     (policy, "MIN_LOOSE_BYTES", 20_000),
     (policy, "MAX_PACK_BYTES", 40_000),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from deltastore import Store
 from deltastore.langgraph import DeltaSaver
+from deltastore.log import policy
 from deltastore.log.metering import Meter
 from deltastore.storage.memory import MemoryStorage
 from tests.langgraph.comparing import checkpoint, config
@@ -48,7 +49,7 @@ def test_a_store_tells_what_its_handle_did(store: Store) -> None:
     assert activity.commits == 21
     assert (activity.puts_per_commit, activity.largest_commit) == (1, 1)
     assert activity.put_bytes > 20 * 100
-    assert activity.longest_chain == 20
+    assert activity.longest_chain == policy.MIN_SMALL
     assert activity.cache_hits
     assert activity.cache_misses
     assert activity.cache_bytes > 0

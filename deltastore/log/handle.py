@@ -58,7 +58,7 @@ class Handle:
 
     @property
     def snapshot_frequency(self) -> int:
-        """How many checkpoints from one anchor to the next, in this handle."""
+        """How many checkpoints from one anchor to the next at most, in this handle."""
         return self._context.snapshot_frequency
 
     @property

@@ -7,9 +7,14 @@ from enum import Enum
 from typing import NamedTuple
 
 DEFAULT_SNAPSHOT_FREQUENCY = 50
-"""Checkpoints from one anchor to the next: what a read folds at most. Anchors are spans only, so a low
+"""Checkpoints from one anchor to the next at most: what a read folds. Anchors are spans only, so a low
 number costs little."""
 MAX_SNAPSHOT_FREQUENCY = 10_000
+SMALL_SPANS = 16
+"""Spans of a state, for each checkpoint since the last anchor, that an anchor is little for: it states them all again,
+in some three bytes each, compressed with others' once packed."""
+MIN_SMALL = 4
+"""Checkpoints from one anchor to the next, at least, while the state is small."""
 
 MIN_LOOSE_ROWS = 32
 """Rows of chunks, or records before an anchor, from which on a put packs: fewer compress badly and cost
@@ -27,6 +32,7 @@ class Reason(Enum):
     PARENT_MISSING = "the parent isn't stored"
     FORK = "the parent isn't the namespace's tip"
     DUE = "snapshot_frequency reached"
+    SMALL = "an anchor is little beside the deltas since the last"
     CHANGED = "only what changed"
 
 
@@ -38,9 +44,18 @@ class Decision(NamedTuple):
 
 
 def decide(
-    *, parent_named: bool, parent_stored: bool, parent_is_tip: bool, parent_depth: int, snapshot_frequency: int
+    *,
+    parent_named: bool,
+    parent_stored: bool,
+    parent_is_tip: bool,
+    parent_depth: int,
+    parent_spans: int | None,
+    snapshot_frequency: int,
 ) -> Decision:
-    """Decide whether a put writes an anchor."""
+    """Decide whether a put writes an anchor.
+
+    `parent_spans`: of all channels of the parent, None where reducers would have to run to state them.
+    """
     if not parent_named:
         return Decision(True, Reason.FIRST)
     if not parent_stored:
@@ -49,6 +64,8 @@ def decide(
         return Decision(True, Reason.FORK)
     if parent_depth + 1 >= snapshot_frequency:  # bounds what a read folds
         return Decision(True, Reason.DUE)
+    if parent_spans is not None and parent_depth + 1 >= max(MIN_SMALL, parent_spans // SMALL_SPANS):
+        return Decision(True, Reason.SMALL)
     return Decision(False, Reason.CHANGED)
 
 

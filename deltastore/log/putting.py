@@ -140,6 +140,7 @@ def _prepare(tx: ReadTransaction, standing: Standing, put: Put, context: Context
         parent_stored=parent.ulid is not None,
         parent_is_tip=parent.ulid is not None and namespace is not None and namespace.tip == parent.ulid,
         parent_depth=parent.head.depth if parent.head else 0,
+        parent_spans=st.spans_in(parent.head.state) if parent.head else None,
         snapshot_frequency=context.snapshot_frequency,
     )
     next_chunk = standing.next_chunk

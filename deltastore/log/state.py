@@ -109,6 +109,16 @@ def fold_chain(records: Iterable[Record]) -> State:
     return state
 
 
+def spans_in(state: State) -> int | None:
+    """Count the spans of all channels; None where writes aren't folded."""
+    count = 0
+    for channel in state.values():
+        if channel.value is None or channel.writes:
+            return None
+        count += len(channel.value.spans)
+    return count
+
+
 def in_order(state: State, order: Sequence[int]) -> State:
     """Return the state with its channels in this order. Raises BrokenChainError where they aren't these."""
     if set(order) != set(state) or len(order) != len(state):

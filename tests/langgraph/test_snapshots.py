@@ -16,7 +16,7 @@ from bench.text import prose
 from deltastore import Store
 from deltastore.codec.records import SNAPSHOT_LIST, Set
 from deltastore.langgraph import DeltaSaver
-from deltastore.log import drafting, keys, rows
+from deltastore.log import drafting, keys, policy, rows
 from deltastore.log.reading import View
 from deltastore.storage.memory import MemoryStorage
 from tests.counting import Counting
@@ -378,7 +378,8 @@ def test_writes_that_come_while_a_snapshot_is_prepared(open_store: OpenStore, re
     steps.pair.compare_all(DeltaSaver(open_store(cache_bytes=0)))
 
 
-def test_a_step_whose_writes_this_process_put_is_prepared_from_memory() -> None:
+def test_a_step_whose_writes_this_process_put_is_prepared_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "MIN_LOOSE_ROWS", 1_000_000)  # what packs reads
     calls = recorded(12, edits=False)
     counting = Counting(MemoryStorage())
     saver = DeltaSaver(Store(counting))
