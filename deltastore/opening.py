@@ -38,12 +38,12 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
     """Open the store in a directory, making it if there is none; its parent directory must exist. Or on a PostgreSQL
     server, by a URL as `postgresql://user@host/database`, making its tables if there are none.
 
-    `snapshot_frequency`: checkpoints from one anchor to the next at most, kept as the store's own when it is made (default 50),
-    else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory for heads and
-    packs. `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a channel, by
-    name: replace, append, merge, upsert, or yours. `create=False`: a path without a store is an error. `schema` and
-    `pool_size` are PostgreSQL's: where the tables stand (default "deltastore"), and how many connections the handle
-    opens at most (default 8).
+    `snapshot_frequency`: checkpoints from one anchor to the next at most, kept as the store's own when it is made
+    (default 50), else for this handle. `sync`: what a finished put has survived, see SyncMode. `cache_bytes`: memory
+    for heads and packs. `max_bytes`: the most the file may grow to. `reducers`: your own. `channels`: the reducer of a
+    channel, by name: replace, append, merge, upsert, or yours. `create=False`: a path without a store is an error.
+    `schema` and `pool_size` are PostgreSQL's: where the tables stand (default "deltastore"), and how many connections
+    the handle opens at most (default 8).
 
     Raises StorePathError, SyncModeError, StorageError, FormatError, CorruptionError, InvalidInputError.
     """
