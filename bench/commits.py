@@ -36,18 +36,23 @@ SEED = 1
 
 
 @cache
-def message(number: int) -> dict[str, str]:
+def message(number: int) -> Any:
     return {"role": "user" if number % 2 else "assistant", "content": prose(random.Random(f"commits {number}"), 500)}
 
 
-def one_put(put: Callable[..., Any], config: dict[str, Any], step: int, earlier: int = 0) -> Any:
-    """Put a checkpoint as a chat makes them, and return what the saver's `put` or `aput` gives: where the next goes."""
+def one_put(
+    put: Callable[..., Any], config: dict[str, Any], step: int, earlier: int = 0, say: Callable[[int], Any] = message
+) -> Any:
+    """Put a checkpoint as a chat makes them, and return what the saver's `put` or `aput` gives: where the next goes.
+
+    `say` gives the messages of a conversation by their numbers, each time the same.
+    """
     version = f"{step + 1:032}.0.5"
     checkpoint = {
         "v": 4,
         "id": f"1f0{step:05x}-0000-6000-8000-{step:012x}",
         "ts": "2026-11-29T00:00:00+00:00",
-        "channel_values": {"messages": [message(number) for number in range(earlier + step + 1)], "n": step},
+        "channel_values": {"messages": [say(number) for number in range(earlier + step + 1)], "n": step},
         "channel_versions": {"messages": version, "n": version},
         "versions_seen": {"agent": {"messages": version}},
         "updated_channels": ["messages", "n"],
@@ -75,12 +80,12 @@ def slow_commits(seconds: float) -> Iterator[None]:
         LmdbWriteTransaction.__exit__ = leave  # type: ignore[method-assign]
 
 
-def per_second(saver: Any, threads: int, puts: int, earlier: int = 0) -> float:
+def per_second(saver: Any, threads: int, puts: int, earlier: int = 0, say: Callable[[int], Any] = message) -> float:
     """Return the puts per second of so many threads on a new store, in conversations that have `earlier` messages."""
     starts = []
     for number in range(puts // STEPS):
         config: dict[str, Any] = {"configurable": {"thread_id": f"thread {number}", "checkpoint_ns": ""}}
-        starts.append(one_put(saver.put, config, 0, earlier))
+        starts.append(one_put(saver.put, config, 0, earlier, say))
     waiting = iter(starts)
     ready, lock = threading.Barrier(threads + 1), threading.Lock()
 
@@ -92,7 +97,7 @@ def per_second(saver: Any, threads: int, puts: int, earlier: int = 0) -> float:
             if config is None:
                 return
             for step in range(1, 1 + STEPS):
-                config = one_put(saver.put, config, step, earlier)
+                config = one_put(saver.put, config, step, earlier, say)
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:

@@ -4,6 +4,8 @@
     python -m bench.costs --json costs          writes bench/results/costs.json
 
 The recorded puts of the last tenth that change messages; medians. Parts are timed in place, which adds to the whole.
+Beside them, SqliteSaver's put of the same, and a commit of LMDB's that flushes once (`metasync=False`): the last one of
+these doesn't survive a power cut.
 """
 
 import argparse
@@ -18,9 +20,10 @@ from typing import Any
 
 import lmdb
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from bench.machine import write_result
-from bench.recording import SEED, Call, Record, record
+from bench.recording import PUT_OF_MESSAGES, SEED, Call, Record, record, replay
 from bench.timing import WINDOW, ms, percentile
 from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver
@@ -28,7 +31,7 @@ from deltastore.langgraph.saving import SavingSaver
 from deltastore.log import putting
 from deltastore.storage.transaction import LmdbWriteTransaction
 
-MEASURED = ("many", "chat500")
+MEASURED = ("many", "short", "chat500")
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "values taken apart": [(SavingSaver, "_make_put")],
     "change found": [(putting, "prepare_remembered"), (putting, "prepare")],
@@ -101,10 +104,10 @@ def serialised(trace: Record) -> float:
     return _end(durations)
 
 
-def committed(path: Path, commits: int = 300) -> float:
-    """Return the median seconds that LMDB takes to commit three small rows durably."""
+def committed(path: Path, commits: int = 300, **options: Any) -> float:
+    """Return the median seconds that LMDB takes to commit three small rows, durably unless options say otherwise."""
     durations = []
-    with lmdb.open(str(path), map_size=1 << 30) as environment:
+    with lmdb.open(str(path), map_size=1 << 30, **options) as environment:
         for number in range(commits):
             started = time.perf_counter()
             with environment.begin(write=True) as transaction:
@@ -112,6 +115,12 @@ def committed(path: Path, commits: int = 300) -> float:
                     transaction.put(b"%d %06d" % (row, number), b"x" * SMALL_ROW_BYTES)
             durations.append(time.perf_counter() - started)
     return _end(durations)
+
+
+def put_by_sqlite(trace: Record, path: Path) -> float:
+    """Return the median seconds of SqliteSaver's last puts of messages."""
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        return _end(replay(trace, saver)[PUT_OF_MESSAGES])
 
 
 def _end(durations: Sequence[float]) -> float:
@@ -125,7 +134,12 @@ def measure(name: str, turns: int | None) -> dict[str, Any]:
     gc.freeze()  # or collections during a put go through the whole record
     with tempfile.TemporaryDirectory(prefix="deltastore-bench-") as folder:
         found = parts(trace, Path(folder, "store.ds"))
-        floors = {"change serialised": serialised(trace), "one commit": committed(Path(folder, "bare"))}
+        floors = {
+            "change serialised": serialised(trace),
+            "one commit": committed(Path(folder, "bare")),
+            "the same, one flush": committed(Path(folder, "once"), metasync=False),
+            "SqliteSaver's put": put_by_sqlite(trace, Path(folder, "sqlite.db")),
+        }
     return {
         "parts_ms": {part: ms(seconds) for part, seconds in found.items()},
         "floors_ms": {floor: ms(seconds) for floor, seconds in floors.items()},

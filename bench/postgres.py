@@ -4,8 +4,9 @@
     python -m bench.postgres --json postgres    writes bench/results/postgres.json
 
 1. Puts per second of one thread, and of 64 at the same time with a conversation each: as threads with the synchronous
-savers, as tasks with the asynchronous ones; and as threads whose conversations have 40 messages of 500 characters
-before. LangGraph's have a pool of 16 connections; ours has its default.
+savers, as tasks with the asynchronous ones; as threads whose conversations have 40 messages of 500 characters before;
+and as threads in conversations like chat500's, after 100 turns of it. LangGraph's have a pool of 16 connections; ours
+has its default.
 2. What a put takes of client and server, where 64 threads put: processor time, log, tables.
 3. A server whose answers come 1 ms later: single puts, and reads of the latest checkpoint of a conversation of 400
 messages, by the handle that put it and by a new one.
@@ -21,6 +22,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +40,7 @@ from bench.machine import distribution_versions, write_result
 from bench.savers import ON_POSTGRES
 from bench.services import serving
 from bench.timing import spread_ms
+from bench.workloads import AI_SIZE, HUMAN_SIZE, ai_message, human_message
 from deltastore.langgraph import DeltaSaver
 
 PEER = "postgres"
@@ -47,6 +50,9 @@ CONNECTING: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_f
 COUNTS = (1, 64)
 PUTS = 1_280
 """In a round, over all threads or tasks."""
+CHAT_TURNS = 100
+CHAT_PUTS = 640
+"""The same of puts in conversations like chat500's, each of which has 200 messages then, 1.6 MB."""
 LATER_S = 0.001
 LONG = 400
 """Messages of the conversation that is put to and read from afar."""
@@ -105,6 +111,13 @@ class Databases:
 # --- many at the same time --------------------------------------------------------------------
 
 
+@cache
+def chat_message(number: int) -> Any:
+    """Return a message of chat500: a user's or an answer."""
+    turn, answers = divmod(number, 2)
+    return ai_message(f"chat {turn}", AI_SIZE) if answers else human_message(f"chat {turn}", HUMAN_SIZE)
+
+
 async def per_second_async(saver: Any, tasks: int, puts: int) -> float:
     """Return the puts per second of so many tasks, each with a conversation at a time."""
     starts = []
@@ -134,10 +147,15 @@ def together(databases: Databases, rounds: int, puts: int) -> dict[str, Any]:
         with SYNC[name](databases.new()) as saver:
             return per_second(saver, count, puts, earlier)
 
+    def of_chats(name: str, count: int) -> float:
+        with SYNC[name](databases.new()) as saver:
+            return per_second(saver, count, puts * CHAT_PUTS // PUTS, 2 * CHAT_TURNS, chat_message)
+
     ways: dict[str, Callable[[str, int], float]] = {
         "threads": of_threads,
         "tasks": lambda name, count: asyncio.run(of_tasks(name, count)),
         "threads, longer": lambda name, count: of_threads(name, count, LOADS["typical"]),
+        "threads, chat500": of_chats,
     }
     rates: dict[str, dict[str, dict[int, list[float]]]] = {
         way: {name: {count: [] for count in COUNTS} for name in SYNC} for way in ways

@@ -18,8 +18,9 @@ graphs one by one, and the graph itself. Bytes are the tables' with indexes and 
 """
 TOGETHER = """
 Puts per second, durable on return, one after the other and 64 at the same time, each with a conversation: threads with
-the synchronous savers, tasks with the asynchronous ones, and threads with longer conversations, of 40 messages of 500
-characters before. LangGraph's have a pool of 16 connections. Median, least and most of the rounds.
+the synchronous savers, tasks with the asynchronous ones, threads with longer conversations, of 40 messages of 500
+characters before, and threads in conversations like chat500's, after 100 turns. LangGraph's have a pool of 16
+connections. Median, least and most of the rounds.
 """
 TAKEN = """
 What a put takes where 64 threads put: ms of the processor, in the client and in all of the server's processes; bytes of

@@ -23,6 +23,7 @@ def test_both_savers_are_measured_and_ours_is_right(
     preload("bench.far", "tests.workers")
     monkeypatch.setattr(bench, "COUNTS", (1, 64))
     monkeypatch.setattr(bench, "CALLS", 2)
+    monkeypatch.setattr(bench, "CHAT_TURNS", 5)
     monkeypatch.setattr(sections, "RESULTS", tmp_path)
     databases = bench.Databases(postgres.url)
     found = {

@@ -949,6 +949,22 @@ class TestUserReducers:
             store.thread("t").append({"l": [number]})
             assert store.thread("t").state() == store.thread("t").state() == {"l": list(range(number + 1))}
 
+    def test_a_put_of_a_small_state_runs_none(self, open_store: OpenStore) -> None:
+        """It might have an anchor more, for which reducers would run: then it has none."""
+
+        def refuse(value: int, write: int) -> int:
+            raise RuntimeError("not now")
+
+        store = open_store(reducers=[Reducer("refusing", 1, refuse, int)], channels={"n": "refusing"})
+        thread = store.thread("t")
+        thread.put_state({"n": 1, "step": 0})
+        for number in range(3):
+            thread.append({"step": number})
+        made = thread.append({"n": 5})
+        assert thread.checkpoint(made.id).parent_id is not None
+        with pytest.raises(RuntimeError, match="not now"):
+            thread.state()
+
     def test_unregistered_or_of_another_version(self, open_store: OpenStore) -> None:
         first = open_store(reducers=[SUM], channels={"n": "sum"})
         for number in range(3):

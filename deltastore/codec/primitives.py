@@ -183,8 +183,10 @@ def compress_against(data: bytes, base: bytes, level: int = ROW_LEVEL) -> bytes:
     """Return a zstd frame of `data` that refers to `base`, an earlier version of it."""
     window_log = min(max((len(data) + len(base)).bit_length(), 10), 31)
     if level == ROW_LEVEL and window_log <= LARGE_WINDOW_LOG:
-        # to fill tables is what takes the time: small ones find most of an edit in half of it
-        tables = {"hash_log": max(window_log - 4, 10), "chain_log": max(window_log - 4, 10)}
+        # to fill tables is what takes the time: small ones find most of an edit in half of it. They must not be smaller
+        # than an eighth of the base: zstd takes no more of it than eight times the larger, from its end
+        size = max(window_log - 4, len(base).bit_length() - 3, 10)
+        tables = {"hash_log": size, "chain_log": size}
     else:
         tables = {"hash_log": min(window_log, LARGE_WINDOW_LOG)}
     parameters = zstandard.ZstdCompressionParameters.from_level(

@@ -21,6 +21,8 @@ CHAIN_ROWS = 51
 """Record rows that are looked for from the last backwards: an anchor is among them, at the default frequency."""
 EARLIER_ROWS = 8
 """The same from an earlier checkpoint: those are packed by then, and a row may hold hundreds of records."""
+WRITES_OF_EACH = 4
+"""Rows of pending writes that are looked for, about, for each checkpoint that is packed."""
 WRITE_ROWS = 8
 """Rows of pending writes that are looked for of each checkpoint at the end of a namespace: few tasks run at a time."""
 DICTIONARY_IN_USE = (keys.DICTIONARIES, keys.end_of(keys.DICTIONARIES), 1)
@@ -147,8 +149,8 @@ def loose(
     if packed_up_to is not None:
         own, ids, pending = keys.records(*known), keys.ids(*known), _writes_of(known)
         runs += [(own + packed_up_to, keys.end_of(own), keys.end_of(own))]
-        runs += [(pending, keys.end_of(pending), keys.end_of(pending))]
         ends += [(ids, keys.end_of(ids), records + 1)]  # with the last pack's, which has one
+        ends += [(pending, keys.end_of(pending), WRITES_OF_EACH * records)]
     for each, number in series:
         end = keys.end_of(keys.chunks(known.thread, each))
         runs.append((keys.chunk(known.thread, each, number), end, end))

@@ -49,7 +49,7 @@ class Answers(Handle):
         with contextlib.suppress(CorruptionError):  # it is whoever needs a dictionary that must hear of its damage
             newest = dictionaries.newest(tx)
             number, header, found = located or (None, None, None)
-            seen = None if number is None else standings.seen(tx, thread, namespace, number)
+            seen = None if number is None else standings.as_stored(tx, thread, namespace, number)
             self.heads.keep_standing(thread, namespace, Standing(number, header, found, newest, True, seen))
 
     # --- reads
@@ -75,7 +75,7 @@ class Answers(Handle):
                 ahead.read(tx, self.heads, thread, namespace, id_, with_writes=with_writes)
             located = finding.find_namespace(tx, thread, namespace)
             if located is None:
-                if finding.find_thread(tx, thread) is None:
+                if tx.remote and finding.find_thread(tx, thread) is None:  # at hand, the first put looks for nothing
                     self._remember(tx, thread, namespace, None)
                 return None
             number, header, found = located

@@ -88,8 +88,8 @@ class Draft:
 
     def resolve(
         self, intent: Intent, decision: policy.Decision
-    ) -> tuple[Head, tuple[rec.Op, ...], tuple[int, ...] | None]:
-        """Return the new head, the ops of the record, and the order where it must be stated."""
+    ) -> tuple[Head, tuple[rec.Op, ...], tuple[int, ...] | None, policy.Decision]:
+        """Return the new head, the record's ops, the order where it must be stated, and the decision as it stands."""
         wanted = intent.resolve(self.parent)
         for number in sorted(wanted.drop):
             self._apply(rec.Drop(number))
@@ -105,6 +105,8 @@ class Draft:
             self.state = st.in_order(self.state, order)
         ops = tuple(self.ops)
         depth = self.parent.depth + 1 if self.parent else 0
+        if decision.reason is policy.Reason.SMALL and st.spans_in(self.state) is None:
+            decision = policy.Decision(False, policy.Reason.CHANGED)  # an anchor would run reducers for nothing
         if decision.anchor:
             self._fold_all()
             ops, order, depth = st.set_ops(self.state), None, 0
@@ -123,7 +125,7 @@ class Draft:
             wanted.versions,
             self.notes,
         )
-        return head, ops, order
+        return head, ops, order, decision
 
     def _forget(self, number: int) -> None:
         """Forget what is known of a channel beside its chunks: it must never be another value's."""

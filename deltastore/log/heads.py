@@ -197,9 +197,12 @@ class HeadCache:
         return found if isinstance(found, Standing) else None
 
     def keep_standing(self, thread: str, namespace: str, standing: Standing) -> None:
-        """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one."""
+        """Keep a thread's own rows as a committed write left them. An earlier write doesn't displace a later one.
+
+        That a thread is absent displaces any: when it was there can't be told by its number.
+        """
         earlier = self._kept.get((thread, namespace))
-        if isinstance(earlier, Standing) and earlier.recency > standing.recency:
+        if isinstance(earlier, Standing) and earlier.recency > standing.recency and standing.thread is not None:
             return
         self._put((thread, namespace), standing)
 

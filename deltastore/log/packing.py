@@ -58,11 +58,11 @@ class Skip(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a put packs on its way, and the thread's `changes` when that was seen."""
+    """What a put packs on its way, and the thread's header when that was seen."""
 
     chunks: tuple[ChunkPack, ...]
     records: RecordPack | Skip | None
-    changes: int = 0
+    header: bytes = b""
 
     @property
     def replaced(self) -> list[Row]:
@@ -91,7 +91,7 @@ def _plan(view: View, header: rows.Header, namespace: rows.Namespace, dictionary
         if (made := _plan_chunks(view, series, header.packed_up_to[series], dictionary)) is not None
     ]
     records = _plan_records(view, namespace, dictionary) if policy.should_pack_records(namespace.loose_before) else None
-    return Plan(tuple(chunks), records, header.changes)
+    return Plan(tuple(chunks), records, header.encode())
 
 
 def announce(tx: ReadTransaction, thread: int, header: rows.Header, namespace: rows.Namespace) -> None:
@@ -231,12 +231,24 @@ def _id_rows(
     return found
 
 
-def apply(tx: WriteTransaction, thread: int, header: rows.Header, namespace: rows.Namespace, made: Plan) -> None:
-    """Put packs in place of what they hold, as far as that is still what was seen.
+def is_as_seen(header: rows.Header, made: Plan) -> bool:
+    """Tell whether nothing of the thread has changed: each change of any row counts in the header."""
+    return made != NOTHING and header.encode() == made.header
+
+
+def apply(
+    tx: WriteTransaction,
+    thread: int,
+    header: rows.Header,
+    namespace: rows.Namespace,
+    made: Plan,
+    *,
+    as_seen: bool = False,
+) -> None:
+    """Put packs in place of what they hold, as far as that is still what was seen; `as_seen`: all of it is.
 
     Changes header and namespace, unstored.
     """
-    as_seen = header.changes == made.changes  # it grows with every change of any row of the thread
     for pack in made.chunks:
         if not as_seen and (header.packed_up_to[pack.series] != pack.after or not _unchanged(tx, pack.replaced)):
             continue

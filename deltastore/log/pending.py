@@ -51,7 +51,7 @@ class PreparedWrites(NamedTuple):
     tip: tuple[str, bytes] | None = None
     """Id and ULID of the last checkpoint, where they are remembered."""
     is_first: bool = False
-    """Whether nothing is remembered of this task's having put before."""
+    """Whether, as far as is known, this task has put nothing before."""
 
     @property
     def stored_bytes(self) -> int:
@@ -62,23 +62,29 @@ class PreparedWrites(NamedTuple):
 def prepare(tx: ReadTransaction, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
     """Make writes ready, given their channels' numbers. Raises CheckpointNotFoundError, FrontMismatchError."""
     before = heads.standing(put.thread, put.namespace) if tx.remote else None
+    known = None if before is None else before.known
+    if known is not None:
+        tx.prefetch(Wanted(keys=(_row(put, *known),)))
     look = Look(named=(put.id,) if put.must_exist else ())
-    standing = standings.read(tx, put.thread, put.namespace, look, None if before is None else before.known)
+    standing = standings.read(tx, put.thread, put.namespace, look, known)
     if put.must_exist:
         _require(tx, standing, put)
-    return _prepare(standing, put, channels, heads)
+    is_first = known is not None and known == standing.known and tx.get(_row(put, *known)) is None
+    return _prepare(standing, put, channels, heads, is_first=is_first)
 
 
 def prepare_remembered(put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites | None:
     """Make writes ready by what is in memory, or return None where that isn't enough, or refuses them."""
     standing = None if put.must_exist else heads.standing(put.thread, put.namespace)
     try:
-        return None if standing is None else _prepare(standing, put, channels, heads)
+        return None if standing is None else _prepare(standing, put, channels, heads, is_first=standing.own)
     except FrontMismatchError:
         return None
 
 
-def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads: HeadCache) -> PreparedWrites:
+def _prepare(
+    standing: Standing, put: PutWrites, channels: Sequence[int], heads: HeadCache, *, is_first: bool
+) -> PreparedWrites:
     thread, namespace, collected, bases = standing.thread, standing.namespace, standing.collected, standing.next_chunk
     check_front(namespace, put)
     numbers: dict[bytes, int] = {}
@@ -103,7 +109,7 @@ def _prepare(standing: Standing, put: PutWrites, channels: Sequence[int], heads:
         chunk_bases |= {number: based.bases for number, based in row.based.items()}
     made = (row, chunkrow.encode_body(row, dictionary=standing.dictionary)) if row else None
     tip = None if head is None else (head.id, head.ulid)
-    is_first = earlier is None or put.task not in earlier.tasks
+    is_first = is_first and (earlier is None or put.task not in earlier.tasks)
     return PreparedWrites(put, standing, tuple(values), (made, None), numbers | new.index, chunk_bases, tip, is_first)
 
 
@@ -141,8 +147,7 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
     if standing.thread is None or standing.namespace is None:
         return own
     known = standing.thread, standing.namespace.number
-    encoded = keys.encode_id(put.id)
-    row = keys.writes(*known, encoded) + keys.task_hash(keys.encode_name(put.task))
+    row = _row(put, *known)
     wanted = own._replace(keys=[*own.keys, row], believed=None)
     if standing.namespace.front == rows.NATIVE:
         ulid = announcing.ulid_of(put.id)
@@ -152,9 +157,14 @@ def wanted_by(prepared: PreparedWrites) -> Wanted:
         return wanted._replace(runs=[(place, place, keys.end_of(keys.records(*known)))])
     if standing.namespace.is_above(put.id):
         return wanted._replace(believed=_believed(prepared, row, None, own.believed))
-    place = keys.by_id(*known, encoded)
+    place = keys.by_id(*known, keys.encode_id(put.id))
     runs = [(place, place, keys.end_of(keys.ids(*known)))]
     return wanted._replace(runs=runs, believed=_believed(prepared, row, place, own.believed))
+
+
+def _row(put: PutWrites, thread: int, namespace: int) -> bytes:
+    """Return the key of the task's row."""
+    return keys.writes(thread, namespace, keys.encode_id(put.id)) + keys.task_hash(keys.encode_name(put.task))
 
 
 def _believed(prepared: PreparedWrites, row: bytes, place: bytes | None, own: Believed | None) -> Believed | None:

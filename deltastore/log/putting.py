@@ -155,7 +155,7 @@ def _prepare(tx: ReadTransaction, standing: Standing, put: Put, context: Context
     seeds = Seeds(view, namespace, parent.id, parent.head, tasks)
     draft = Draft(view, parent.head, known, next_chunk, put.codec, context.registry, seeds)
     draft.bases |= pending_bases
-    head, ops, order = draft.resolve(put.intent, decision)
+    head, ops, order, decision = draft.resolve(put.intent, decision)
     head.collected = standing.collected
     record = rec.Record(
         (rec.ANCHOR if decision.anchor else 0) | _missing_flags(parent, header),
@@ -316,8 +316,9 @@ def apply(tx: WriteTransaction, prepared: Prepared, now_ms: int) -> Stored | str
         namespace.others = ()
         view = View(tx, thread, put.thread)
     ulid = ulids.mint(header.last_ulid, now_ms)
+    as_seen = packing.is_as_seen(header, prepared.packs)
     shifts = take_numbers(tx, thread, header, prepared.record.bases, prepared.chunks)
-    packing.apply(tx, thread, header, namespace, prepared.packs)
+    packing.apply(tx, thread, header, namespace, prepared.packs, as_seen=as_seen)
     id_ = put.id or ulids.to_text(ulid)
     replaced = put.id is not None and found.namespace is not None and _replace_id(tx, view, header, namespace, prepared)
     rows.put(tx, keys.record(thread, namespace.number, ulid), recordrow.encode_row(prepared.body, shifts))

@@ -22,7 +22,7 @@ class Standing(NamedTuple):
     """A thread's number and header, a namespace of it, and the newest dictionary; None is what isn't there.
 
     Nobody changes these. `remembered`: they are of an earlier moment than the write's own. `seen`: as they are stored,
-    where that is known; `at`: when they were.
+    where that is known; `at`: when they were. `own`: a write of this process left them.
     """
 
     thread: int | None
@@ -32,6 +32,7 @@ class Standing(NamedTuple):
     remembered: bool = False
     seen: Seen | None = None
     at: Moment | None = None
+    own: bool = False
 
     @property
     def dictionary(self) -> Dictionary | None:
@@ -49,9 +50,9 @@ class Standing(NamedTuple):
         return (self.header.next_chunk[0], self.header.next_chunk[1]) if self.header else (1, 1)
 
     @property
-    def recency(self) -> tuple[int, int, bool]:
+    def recency(self) -> tuple[int, int, bool, bool]:
         """Ascends with time among those of the same name, and with what is known at a time."""
-        return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None
+        return self.thread or 0, self.header.changes if self.header else 0, self.seen is not None, self.own
 
     @property
     def known(self) -> Known | None:
@@ -68,11 +69,11 @@ def read(tx: ReadTransaction, thread: str, namespace: str, look: Look, known: Kn
         announcing.thread(tx, thread, namespace, known, look)
     number, header = finding.find_thread(tx, thread) or (None, None)
     found = None if number is None else rows.load_namespace(tx, number, keys.encode_name(namespace))
-    there = None if number is None or found is None else seen(tx, thread, namespace, number)
+    there = None if number is None or found is None else as_stored(tx, thread, namespace, number)
     return Standing(number, header, found, dictionaries.newest(tx), seen=there)
 
 
-def seen(tx: ReadTransaction, thread: str, namespace: str, number: int) -> Seen | None:
+def as_stored(tx: ReadTransaction, thread: str, namespace: str, number: int) -> Seen | None:
     """Return a thread's own rows, just read, for a transaction that is to believe them; None where all have to look."""
     if not tx.remote:
         return None
@@ -103,7 +104,9 @@ class Current:
             self.keys = _keys(thread, self.header.name, namespace.name)
             self.name_row = tx.get(self.keys[0])
         seen = (self.keys, [self.name_row, header_row, namespace_row]) if self.name_row is not None else None
-        return Standing(thread, self.header, namespace, self.newest, remembered=True, seen=seen, at=tx.moment())
+        return Standing(
+            thread, self.header, namespace, self.newest, remembered=True, seen=seen, at=tx.moment(), own=True
+        )
 
 
 def find(tx: WriteTransaction, standing: Standing, thread: str, namespace: str, now_ms: int) -> Current | str:

@@ -1,5 +1,6 @@
 """Varints, sealed rows and compressed parts."""
 
+import random
 import tracemalloc
 
 import pytest
@@ -150,6 +151,16 @@ class TestAgainst:
     def test_a_difference_is_undone_with_its_base(self, common: bytes, before: bytes, after: bytes) -> None:
         base, data = common + before, after + common
         assert pr.decompress_against(pr.compress_against(data, base), base, len(data)) == data
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [(100_000, 30_000), (70_000, 60_000), (36_000, 20_000), (66_000, 64_000), (40_000, 40_100)],
+    )
+    def test_all_of_a_base_is_found_whatever_the_lengths(self, before: int, after: int) -> None:
+        """Zstd takes into its tables only the end of a base that is large beside them."""
+        base = random.Random(before).randbytes(before)
+        data = (base * (after // before + 1))[:after]
+        assert len(pr.compress_against(data, base)) < 200
 
     @given(st.binary(), st.binary(), st.integers(0, 2**40))
     def test_malformed_frames_raise_a_checksum_error(self, frame: bytes, base: bytes, size: int) -> None:

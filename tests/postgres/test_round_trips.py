@@ -1,6 +1,7 @@
 """How often a call waits for a server: few times, and not more for a longer chain."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -10,6 +11,7 @@ from langgraph.checkpoint.base.id import uuid6
 import deltastore
 from deltastore import Store
 from deltastore.langgraph import DeltaSaver
+from deltastore.log import keys
 from deltastore.storage.postgres import wire
 from deltastore.storage.postgres.storage import PostgresStorage
 
@@ -181,6 +183,33 @@ def test_a_put_after_a_read_in_a_new_process_takes_one(chat: Chat, trips: Trips,
     assert found is not None
     assert found.checkpoint["channel_values"]["messages"] == fresh.messages
     fresh.saver.close()
+
+
+def test_writes_of_a_task_that_another_process_put_for_before(chat: Chat, trips: Trips, postgres_url: str) -> None:
+    """As where a human's answer comes to another process than asked for it: a trip to look, and one to commit."""
+    chat.saver.put_writes(chat.config, [("__interrupt__", "how?")], "asking")
+    with DeltaSaver.from_url(postgres_url) as saver:
+        assert saver.get_tuple(at()) is not None
+        saver.put_writes(chat.config, [("step", 1)], "warm")  # the channel's number is known from now on
+    with DeltaSaver.from_url(postgres_url) as saver:
+        assert saver.get_tuple(at()) is not None
+        saver.store.log.names.numbers(keys.CHANNEL, ["__resume__", "step"])
+        assert trips.of(lambda: saver.put_writes(chat.config, [("__resume__", "so")], "asking"))[0] == 2
+        found = saver.get_tuple(at())
+        assert found is not None
+        stored = {write[1:] for write in found.pending_writes or () if write[0] == "asking"}
+        assert stored == {("__interrupt__", "how?"), ("__resume__", "so")}
+
+
+def test_loading_takes_no_trip_for_each_row(postgres_url: str, trips: Trips, tmp_path: Path) -> None:
+    with deltastore.open(":memory:") as store:
+        for number in range(150):
+            store.thread("t").put_state({"log": number, **{f"channel {each}": number for each in range(4)}})
+        deltastore.dump(store, tmp_path / "dump")
+        with deltastore.open(postgres_url) as target:
+            count, _ = trips.of(lambda: deltastore.load(target, tmp_path / "dump"))
+            assert count < 50
+            assert target.thread("t").state() == store.thread("t").state()
 
 
 def test_native_puts_take_one_and_two_where_they_pack(postgres_url: str, trips: Trips) -> None:
