@@ -11,6 +11,8 @@ KILL_WINDOW = (0.45, 0.55)
 """The share of the steps after which the kill comes."""
 KILL_DELAY_STEPS = 2.0
 """Within so many average steps from there, so that it hits any point of a step."""
+HOLD_STEPS = 3
+"""So many steps from there the agent waits: where this process gets no turn for a while, it must not end before."""
 
 OnStep = Callable[[int], None]
 
@@ -19,9 +21,9 @@ class DemoError(Exception):
     """The demo couldn't be carried through."""
 
 
-def _start(mode: str, kind: str, directory: Path, steps: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "demo_agent.worker", mode, kind, str(directory), str(steps)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _start(mode: str, kind: str, directory: Path, steps: int, hold_at: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "demo_agent.worker", mode, kind, str(directory), str(steps), str(hold_at)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _reports(worker: subprocess.Popen[str]) -> Iterator[tuple[str, int]]:
@@ -54,7 +56,7 @@ def run_and_kill(kind: str, directory: Path, steps: int, seed: int, on_step: OnS
     kill_after = round(steps * rng.uniform(*KILL_WINDOW))
     delay_steps = rng.uniform(0, KILL_DELAY_STEPS)
     done = 0
-    with _start("run", kind, directory, steps) as worker:
+    with _start("run", kind, directory, steps, kill_after + HOLD_STEPS) as worker:
         first_said = time.monotonic()
         for word, number in _reports(worker):
             if word != "step":

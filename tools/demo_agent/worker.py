@@ -1,6 +1,7 @@
 """One process that runs or resumes the agent, or only looks, saying on its standard output what it has done.
 
-Lines: `found N` (resuming: the last step that is stored), `step N`, `latest_us N` (looking), `done`.
+Lines: `found N` (resuming: the last step that is stored), `step N`, `latest_us N` (looking), `done`. After the step
+that it is told to hold at, it waits for the end of its standard input.
 """
 
 import gc
@@ -17,7 +18,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def run(mode: str, kind: str, directory: Path, steps: int) -> None:
+def run(mode: str, kind: str, directory: Path, steps: int, hold_at: int) -> None:
     with open_timed(kind, directory) as saver:
         agent = build_agent(saver, call_log(directory))
         given, found = first_input(rounds_for(steps)), 0
@@ -28,6 +29,8 @@ def run(mode: str, kind: str, directory: Path, steps: int) -> None:
         updates = agent.stream(given, run_config(steps), stream_mode="updates", durability="sync")
         for number, _ in enumerate(updates, found + 1):
             say("step", number)
+            if number == hold_at:
+                sys.stdin.read()
 
 
 def look(kind: str, directory: Path) -> None:
@@ -43,14 +46,14 @@ def look(kind: str, directory: Path) -> None:
     say("latest_us", round(took * 1e6))
 
 
-def main(mode: str, kind: str, directory: Path, steps: int) -> None:
+def main(mode: str, kind: str, directory: Path, steps: int, hold_at: int) -> None:
     if mode == "look":
         look(kind, directory)
     else:
-        run(mode, kind, directory, steps)
+        run(mode, kind, directory, steps, hold_at)
     say("done")
 
 
 if __name__ == "__main__":
-    mode, kind, directory, steps = sys.argv[1:]
-    main(mode, kind, Path(directory), int(steps))
+    mode, kind, directory, steps, hold_at = sys.argv[1:]
+    main(mode, kind, Path(directory), int(steps), int(hold_at))
