@@ -4,8 +4,8 @@
     python -m bench.costs --json costs          writes bench/results/costs.json
 
 The recorded puts of the last tenth that change messages; medians. Parts are timed in place, which adds to the whole.
-Beside them, SqliteSaver's put of the same, and a commit of LMDB's that flushes once (`metasync=False`): the last one of
-these doesn't survive a power cut.
+Beside them, SqliteSaver's put of the same, and a commit of LMDB's own, which flushes twice, or once (`metasync=False`):
+by itself the last one of these doesn't survive a power cut.
 """
 
 import argparse

@@ -19,7 +19,7 @@
     │   ├── UnfinishedCopyError             a store was copied there in part: go on with that copy
     │   ├── SyncModeError                   open in this process with a weaker sync mode
     │   ├── StoreFullError                  no room left; reading goes on
-    │   ├── CommitUnknownError              the connection broke in a commit: read, then decide
+    │   ├── CommitUnknownError              whether a commit happened can't be told: read, then decide
     │   └── StorageError                    the engine or the operating system refused
     ├── MismatchError                       stored by something that isn't at hand: install or register it
     │   ├── FormatError                     another format version
@@ -161,7 +161,7 @@ class StoreFullError(UnavailableError):
 
 
 class CommitUnknownError(UnavailableError):
-    """The connection to the server was lost while it committed, and nothing tells whether it did.
+    """Nothing tells whether a commit happened: the connection to the server broke in it, or the disk didn't flush it.
 
     What was to be written is stored wholly or not at all: read, then decide.
     """

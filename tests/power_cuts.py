@@ -1,9 +1,11 @@
 """What a power cut may leave of a store's data file, made of what the file was after each commit.
 
-LMDB's order of writing, which `test_power_cuts.py` watches: a commit writes its data pages, which are never pages that
-the last two commits use; flushes the file (`full` and `meta`); writes 120 bytes within the first sector of one of the
-two meta pages, in turns; flushes these (`full`). The disk, as assumed here: what was flushed is there; of what was
-written since, any sectors are there and others not, in any order; a sector of 512 bytes is there whole or not at all.
+The order of writing, which `test_power_cuts.py` watches: with `full` a record of what is about to change is written
+after the first sector of the meta page of the commit before, where it has room; LMDB's commit writes its data pages,
+which are never pages that the last two commits use; flushes the file (`full` and `meta`); writes 120 bytes within the
+first sector of the other meta page, they take turns; with `full`, where there was no room for a record, the file is
+flushed once more. The disk, as assumed here: what was flushed is there; of what was written since, any sectors are
+there and others not, in any order; a sector of 512 bytes is there whole or not at all.
 """
 
 import faulthandler
@@ -58,11 +60,33 @@ def torn(before: bytes, after: bytes, mask: int) -> bytes:
     )
 
 
+def meta_page(before: bytes, after: bytes) -> int:
+    """Return the number of the page that names a commit."""
+    (found,) = [number for number in range(META_PAGES) if page(before, number)[:SECTOR] != page(after, number)[:SECTOR]]
+    return found
+
+
+def records(file: bytes) -> list[bytes]:
+    """Return what stands in the two places for records."""
+    return [page(file, number)[SECTOR:] for number in range(META_PAGES)]
+
+
+def has_record(before: bytes, after: bytes) -> bool:
+    """Tell whether a commit wrote a record, which begins with its number."""
+    place = 1 - meta_page(before, after)
+    return records(before)[place] != records(after)[place] and any(records(after)[place][:8])
+
+
 @dataclass(frozen=True)
 class Commit:
-    """One commit of the workload: the file after it, its rows, and what the store tells then."""
+    """One commit of the workload: the file after it, its rows, and what the store tells then.
+
+    `flushed`: what of the file is there for certain once the commit returned. All of it but the meta page's first
+    sector, or all of it where it was flushed after the commit too.
+    """
 
     file: bytes
+    flushed: bytes
     rows: dict[bytes, bytes]
     told: Told
 
@@ -114,24 +138,37 @@ def steps(seed: int, count: int) -> list[Step]:
 
 @dataclass(frozen=True)
 class Recording:
-    """The file after each commit, the number of the step it was noted in, and what the store told after each step."""
+    """The file after each commit, whether it was flushed then, the number of the step it was noted in, and what the
+    store told after each step.
+    """
 
     files: list[bytes]
+    flushed: list[bool]
     steps: list[int]
     told: list[Told]
 
 
 def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> Recording:
-    """Do the steps on a copy of a store. A file is noted before the next commit, and at the end."""
+    """Do the steps on a copy of a store. A file is noted before the next write transaction, and at the end."""
     files: list[bytes] = []
+    flushed: list[bool] = []
     told_after: list[Told] = []
     steps_of: list[int] = []
+    was_flushed = True
 
     def note() -> None:
         found = (root / DATA_FILE).read_bytes()
         if not files or found != files[-1]:
             files.append(found)
+            flushed.append(was_flushed)
             steps_of.append(len(told_after))
+
+    def called(call: str) -> None:
+        nonlocal was_flushed
+        if call == "write begin":
+            note()
+        elif call in ("commit", "sync"):
+            was_flushed = call == "sync"
 
     write_store(root, (begun / DATA_FILE).read_bytes())
     with pytest.MonkeyPatch.context() as patch:
@@ -139,7 +176,7 @@ def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> Rec
         patch.setattr(
             engine,
             "open_environment",
-            lambda *a, **o: Environment(inner(*a, **o), lambda call: note() if call == "commit" else None),
+            lambda *a, **o: Environment(inner(*a, **o), called),
         )
         with deltastore.open(root, sync=mode) as store:
             set_clock(store)
@@ -148,24 +185,34 @@ def record(root: Path, mode: SyncMode, work: Sequence[Step], begun: Path) -> Rec
                 step(store)
                 told_after.append(told(store))
             note()
-    return Recording(files, steps_of, told_after)
+    return Recording(files, flushed, steps_of, told_after)
 
 
 def commits_of(recording: Recording, root: Path) -> list[Commit]:
     """Return the commits of a recording; each opens as the store was before or after the step that it belongs to."""
     out: list[Commit] = []
     told_after = recording.told
-    for number, (file, step_number) in enumerate(zip(recording.files, recording.steps, strict=True)):
+    files = recording.files
+    for number, (file, was_flushed, step_number) in enumerate(
+        zip(files, recording.flushed, recording.steps, strict=True)
+    ):
         copy = root.with_name(f"{root.name} {number}")
         write_store(copy, file)
         with deltastore.open(copy, sync="none") as store:
             set_clock(store)
-            found = Commit(file, rows_of(store.log.storage), told(store))
+            certain = file if was_flushed or not number else without_its_name(files[number - 1], file)
+            found = Commit(file, certain, rows_of(store.log.storage), told(store))
         # noted before the next commit of a step: as the step before left it, or as this one does
         assert found.told in told_after[max(0, step_number - 1) : step_number + 1]
         out.append(found)
     assert out[-1].told == told_after[-1]
     return out
+
+
+def without_its_name(before: bytes, after: bytes) -> bytes:
+    """Return the file after a commit, but for the sector that names it, which is as it was before."""
+    meta = meta_page(before, after)
+    return with_pages(after, {meta: page(before, meta)[:SECTOR] + page(after, meta)[SECTOR:]})
 
 
 def write_store(root: Path, file: bytes) -> None:

@@ -45,7 +45,7 @@ LAYERS: dict[str, set[str]] = {
 LIBRARIES: dict[str, set[str]] = {
     "lmdb": {"storage"},
     "psycopg": {"storage"},
-    "ormsgpack": {"codec", "log", "store", "upkeep", "langgraph"},
+    "ormsgpack": {"storage", "codec", "log", "store", "upkeep", "langgraph"},
     "xxhash": {"storage", "codec"},
     "zstandard": {"codec"},
     # Optional, so never needed by `import deltastore`.

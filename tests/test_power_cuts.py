@@ -7,7 +7,6 @@ returned may be missing. `none`: nothing is promised; what was seen is printed.
 import os
 import random
 import shutil
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 import deltastore
 from deltastore import CorruptionError, ulid
 from deltastore.storage import engine
-from deltastore.storage.lmdb import LmdbStorage
 from deltastore.storage.port import SyncMode
 from tests import power_cuts
 from tests.power_cuts import (
@@ -65,28 +63,48 @@ def commits(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Commi
     return power_cuts.commits_of(recorded(root, "full", begun), root)
 
 
-def test_all_modes_write_the_same_pages(commits: list[Commit], begun: Path, tmp_path: Path) -> None:
-    assert recorded(tmp_path / "meta.ds", "meta", begun).files == [commit.file for commit in commits]
-    assert recorded(tmp_path / "none.ds", "none", begun).files == [commit.file for commit in commits]
+@pytest.fixture(scope="module")
+def without_records(begun: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Commit]:
+    """Commits with `meta`, which writes none."""
+    root = tmp_path_factory.mktemp("power") / "meta.ds"
+    return power_cuts.commits_of(recorded(root, "meta", begun), root)
+
+
+def test_all_modes_write_the_same_pages_but_for_the_records(
+    commits: list[Commit], without_records: list[Commit], begun: Path, tmp_path: Path
+) -> None:
+    files = [commit.file for commit in without_records]
+    assert recorded(tmp_path / "none.ds", "none", begun).files == files
+
+    def bare(file: bytes) -> bytes:
+        return with_pages(file, {n: page(file, n)[:SECTOR].ljust(PAGE, b"\0") for n in range(META_PAGES)})
+
+    assert [bare(commit.file) for commit in commits] == list(map(bare, files))
+    assert all(power_cuts.records(file) == power_cuts.records(files[0]) for file in files)
 
 
 def test_a_commit_changes_one_sector_of_one_meta_page_in_turns(commits: list[Commit]) -> None:
-    """What the files below rest on, watched."""
+    """What the files below rest on, watched. What stands behind the other meta page's first sector is its record."""
     metas: list[int] = []
+    with_record = 0
     for before, after in pairwise(commits):
-        pages = changed(before.file, after.file)
-        (meta,) = [number for number in pages if number < META_PAGES]
+        meta = power_cuts.meta_page(before.file, after.file)
         metas.append(meta)
-        assert page(before.file, meta)[SECTOR:] == page(after.file, meta)[SECTOR:]
-        assert len(pages) > 1
+        assert power_cuts.records(before.file)[meta] == power_cuts.records(after.file)[meta]
+        has_record = power_cuts.has_record(before.file, after.file)
+        assert has_record == (after.flushed != after.file)  # else it was flushed after the commit too
+        with_record += has_record
+        assert any(number >= META_PAGES for number in changed(before.file, after.file))
     assert all(one != other for one, other in pairwise(metas))
     reused = sum(
         number * PAGE < len(before.file)
         for before, after in pairwise(commits)
-        for number in changed(before.file, after.file)[1:]
+        for number in changed(before.file, after.file)
+        if number >= META_PAGES
     )
-    print(f"{len(commits)} commits, {reused} pages used again")
+    print(f"{len(commits)} commits, {with_record} with a record, {reused} pages used again")
     assert reused > len(commits)
+    assert 0 < with_record < len(commits) - 1
 
 
 def test_a_commit_writes_to_no_page_of_the_last_two(commits: list[Commit], tmp_path: Path) -> None:
@@ -101,29 +119,6 @@ def test_a_commit_writes_to_no_page_of_the_last_two(commits: list[Commit], tmp_p
                 assert rows_of(store.log.storage) == earlier.rows, number
 
     assert in_child(read_all) == 0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_the_meta_page_is_written_through_only_with_full(tmp_path: Path) -> None:
-    """LMDB opens the file a second time, with O_DSYNC, and writes the meta page there unless a flag forbids it."""
-    modes: dict[SyncMode, tuple[bool, bool]] = {"full": (True, True), "meta": (False, True), "none": (False, False)}
-    for mode, flags in modes.items():
-        with deltastore.open(tmp_path / f"{mode}.ds", sync=mode) as store:
-            assert isinstance(store.log.storage, LmdbStorage)
-            found = store.log.storage.shared.env.flags()
-            assert (found["metasync"], found["sync"], found["writemap"]) == (*flags, False)
-            assert _has_synchronous(tmp_path / f"{mode}.ds" / power_cuts.DATA_FILE)
-
-
-def _has_synchronous(path: Path) -> bool:
-    """Tell whether this process has a file open for writing through."""
-    for link in Path("/proc/self/fd").iterdir():
-        if link.exists() and link.samefile(path):
-            info = (Path("/proc/self/fdinfo") / link.name).read_text()
-            flags = next(line.split()[1] for line in info.splitlines() if line.startswith("flags:"))
-            if int(flags, 8) & os.O_DSYNC:
-                return True
-    return False
 
 
 # Uniform over all commits and pages; the seed is Hypothesis's, which prints it with a failure.
@@ -157,33 +152,36 @@ def test_full_keeps_every_commit_that_returned(
     def cut(chance: random.Random) -> None:
         now = chance.randrange(len(commits) - 1)
         before, after = commits[now], commits[now + 1]
-        numbers = [number for number in changed(before.file, after.file) if number >= META_PAGES]
-        stage = chance.choice(["data", "data", "data", "data", "data flushed", "done"])
-        if stage == "data":
-            file, expected = written(chance, before.file, after.file, numbers), before
-        elif stage == "data flushed":
-            file, expected = with_pages(before.file, {number: page(after.file, number) for number in numbers}), before
+        # What its first flush takes along, whatever of it was there before: the name of the last commit too.
+        first = power_cuts.without_its_name(before.file, after.file)
+        if chance.random() < 0.5:
+            stage = "under way"
+            file = written(chance, before.flushed, first, changed(before.flushed, first))
+            allowed = [before.key, after.key]  # the latter where its record is whole
         else:
-            file, expected = after.file, after
-        found = outcome(tmp_path / "image.ds", file, [expected.key], go_on=True)
+            stage = "returned"
+            file, allowed = after.flushed, [after.key]
+            if chance.random() < 0.3:  # the system may flush at any time
+                file = after.file
+        found = outcome(tmp_path / "image.ds", file, allowed, go_on=True)
         assert found == OUTCOMES[power_cuts.FINE], f"commit {now}, {stage}"
-        seen[stage] += 1
+        seen[f"{stage}, {'its name lost' if file == after.flushed != after.file else 'and so on'}"] += 1
 
     cut()
     print(f"full: {dict(seen)}")
 
 
 def test_meta_loses_no_more_than_the_last_commit_that_returned(
-    commits: list[Commit], tmp_path: Path, request: pytest.FixtureRequest
+    without_records: list[Commit], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     seen: Counter[str] = Counter()
 
     @images(request)
     @given(chances)
     def cut(chance: random.Random) -> None:
-        now = chance.randrange(1, len(commits) - 1)
-        earlier, last, after = commits[now - 1], commits[now], commits[now + 1]
-        (meta,) = [number for number in changed(earlier.file, last.file) if number < META_PAGES]
+        now = chance.randrange(1, len(without_records) - 1)
+        earlier, last, after = without_records[now - 1 : now + 2]
+        meta = power_cuts.meta_page(earlier.file, last.file)
         is_lost = chance.random() < 0.6
         # The last commit's pages were flushed before its meta page was written, which the next flush takes along.
         file = with_pages(last.file, {meta: page(earlier.file, meta)}) if is_lost else last.file
@@ -199,19 +197,19 @@ def test_meta_loses_no_more_than_the_last_commit_that_returned(
     print(f"meta: {dict(seen)}")
 
 
-def test_none_promises_nothing(commits: list[Commit], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_none_promises_nothing(without_records: list[Commit], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Of up to eight commits since a flush, each page is there as any of them left it; what comes of it is counted.
 
     That some of it isn't fine shows as well that the images above would tell a wrong order of writing.
     """
     seen: Counter[str] = Counter()
-    known = [commit.key for commit in commits]
+    known = [commit.key for commit in without_records]
 
     @images(request)
     @given(chances)
     def cut(chance: random.Random) -> None:
-        flushed = chance.randrange(len(commits) - 1)
-        since = commits[flushed : flushed + 1 + chance.randint(1, 8)]
+        flushed = chance.randrange(len(without_records) - 1)
+        since = without_records[flushed : flushed + 1 + chance.randint(1, 8)]
         numbers = {number for one, other in pairwise(since) for number in changed(one.file, other.file)}
         pages = {number: page(chance.choice(since).file, number) for number in sorted(numbers)}
         found = outcome(tmp_path / "image.ds", with_pages(since[0].file, pages), known, go_on=False)

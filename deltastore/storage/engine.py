@@ -139,7 +139,8 @@ def open_environment(directory: Path, map_bytes: int, sync: SyncMode, *, forked:
         return lmdb.Environment(
             os.fspath(directory),
             map_size=map_bytes,
-            metasync=sync == "full",
+            # Off: with `full`, redo records or a second call make a commit durable, see `redo`.
+            metasync=False,
             sync=sync != "none",
             # On, because rows that are read together have neighbouring keys, and a cold store is read in ranges;
             # without it every page of a range costs a disk access of its own.

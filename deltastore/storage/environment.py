@@ -1,7 +1,8 @@
 """One open environment per data file and process, shared by all handles, and the gate before its transactions.
 
-Imports the engine, the turns, the directory rules and the errors. The invariant: while the map is replaced or the
-environment is closed, no transaction of this process is alive in it; a forked child never uses what it inherited.
+Imports the engine, the turns, the redo records, the directory rules and the errors. The invariant: while the map is
+replaced or the environment is closed, no transaction of this process is alive in it; a forked child never uses what it
+inherited; an open environment holds all that was acknowledged, also before a power cut.
 
 The gate costs a transaction two dict operations and two looks at a flag. A transaction enters itself into `live`,
 *then* looks at `blocked`; whoever needs quiet sets `blocked`, *then* waits for an empty `live`. One sees the other.
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from deltastore.errors import StorageError, StoreFullError, SyncModeError
-from deltastore.storage import datafile, directory, engine
+from deltastore.storage import datafile, directory, engine, redo
 from deltastore.storage.directory import Identity
 from deltastore.storage.port import SyncMode
+from deltastore.storage.redo import Redo
 from deltastore.storage.turns import Turns
 
 _MIB = 1 << 20
@@ -79,12 +81,24 @@ class SharedEnvironment:
         self.turns = Turns(path)
         self.map_bytes = self.env.info()["map_size"]
         self.page_bytes = self.env.stat()["psize"]
-        identity = directory.identify(path)
-        if identity is None:
-            raise StorageError(f"{path} lost its data file while it was opened; open it again")
-        self.identity: Identity = identity
         self.page_limit = 0 if max_bytes is None else (max_bytes - _reserve(max_bytes)) // self.page_bytes
-        self.env.reader_check()
+        self.redo: Redo | None = None
+        """Where commits write what they change before their one flush; None where each is flushed twice."""
+        try:
+            self.identity = self._identify()
+            self.env.reader_check()
+            if redo.IS_POSSIBLE:
+                self.redo = Redo(path / directory.DATA_FILE, self.page_bytes)
+                self._redo_lost(self.redo)
+        except BaseException:
+            self._close()
+            raise
+
+    def _identify(self) -> Identity:
+        identity = directory.identify(self.path)
+        if identity is None:
+            raise StorageError(f"{self.path} lost its data file while it was opened; open it again")
+        return identity
 
     def _open(self) -> engine.Environment:
         # Elsewhere than on POSIX the file takes the size of its map at once.
@@ -143,9 +157,18 @@ class SharedEnvironment:
         with self._changed:
             if self.references or self.live or self._resizing:
                 return False
-            self.env.close()
-            self.turns.close()
+            self._close()
             return True
+
+    def _close(self) -> None:
+        self.env.close()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Give back what was opened beside the engine; a forked child does so too."""
+        self.turns.close()
+        if self.redo is not None:
+            self.redo.close()
 
     def _inmates(self) -> list[tuple[Inmate, int]]:
         return list(self.live.items())  # one step, as others come and go without the lock
@@ -229,6 +252,44 @@ class SharedEnvironment:
                 f"{self.path / directory.DATA_FILE} was deleted or replaced while it was open; nothing was written; "
                 "close this store and open it again"
             )
+
+    def _redo_lost(self, records: Redo) -> None:
+        """Do again what a power cut took back of the last commit that returned. Before the first transaction.
+
+        Also what a process was about to commit when it was killed, which nobody was told of.
+        """
+        if not records.is_ahead(self.env.info()["last_txnid"]):
+            return
+        self.turns.take()
+        try:
+            while not self._redo(records):
+                if self.max_bytes is not None:
+                    raise StoreFullError(
+                        f"{self.location} is full: max_bytes={self.max_bytes} has no room to do its last write again, "
+                        "and nothing of that is lost; raise max_bytes"
+                    )
+                self._remap()
+        except engine.EngineError as error:
+            raise engine.translate(error, self.location) from error
+        finally:
+            self.turns.leave()
+
+    def _redo(self, records: Redo) -> bool:
+        """Do again what is missing, durably; tell whether the map had room for it."""
+        txn = self.env.begin(write=True)
+        try:
+            for key, value in records.lost(txn.id()):  # nothing where others saw to it meanwhile
+                if value is None:
+                    txn.delete(key)
+                else:
+                    txn.put(key, value)
+            txn.commit()
+        except engine.MapFullError:
+            return False
+        finally:
+            txn.abort()
+        self.env.sync(True)
+        return True
 
     def make_durable(self) -> None:
         """Flush the file and its directory: before a new environment is named anywhere."""
@@ -357,7 +418,7 @@ def _disown_all() -> None:
     for shared in _process.open.values():
         shared._changed = threading.Condition()
         shared.inherited = shared.blocked = True
-        shared.turns.close()
+        shared.close_files()
         _process.inherited.append(shared)
         if shared.live:
             engine.keep_for_ever((shared.env, [inmate.disown() for inmate in list(shared.live)]))

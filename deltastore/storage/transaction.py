@@ -1,8 +1,8 @@
 """Transactions of the embedded storage.
 
-Imports the port and its rules, the shared environments, the engine and the errors. The invariant: every transaction
-looks at the moved row before anything else, unless none but this process can have written since it last did, so none
-reads or writes an environment that another took the place of.
+Imports the port and its rules, the shared environments, the redo records, the engine and the errors. The invariant:
+every transaction looks at the moved row before anything else, unless none but this process can have written since it
+last did, so none reads or writes an environment that another took the place of.
 """
 
 import contextlib
@@ -11,12 +11,13 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
-from deltastore.errors import DeltastoreError, InvalidInputError, StorageError, StoreFullError
+from deltastore.errors import CommitUnknownError, DeltastoreError, InvalidInputError, StorageError, StoreFullError
 from deltastore.storage import directory, engine, measuring
 from deltastore.storage.directory import MOVED_KEY
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import MAX_KEY_BYTES, RESERVED_PREFIX, Believed, Moment, Row, Wanted
+from deltastore.storage.redo import ROW_BYTES, Change
 from deltastore.storage.retry import RetryTransaction
 from deltastore.storage.rules import (
     RESERVED_END,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _TURN_KEY = RESERVED_PREFIX + b"turn"
 """A row without meaning, for a commit without content: LMDB skips a transaction that changed nothing."""
+
+_NO_ROOM = -1
+"""Of a transaction whose changes aren't written down beforehand."""
 
 _MAX_BEGINS = 64
 """How often a transaction begins anew, after a move, a grown map or a fork, before it gives up: far more than happens
@@ -263,15 +267,17 @@ class LmdbWriteTransaction(LmdbReadTransaction):
     and has grown: nothing was written, and the block can be run again. They raise StoreFullError when it can't grow.
     """
 
-    __slots__ = ("_changes", "_ended", "_moves", "_pages")
+    __slots__ = ("_changed", "_changes", "_ended", "_has_record", "_moves", "_pages", "_room")
 
     _writes = True
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._ended = self._moves = False
+        self._ended = self._moves = self._has_record = False
         self._changes = 0
+        self._changed: list[Change] = []
         shared = self._shared
+        self._room = shared.redo.room if shared.redo is not None and shared.sync == "full" else _NO_ROOM
         try:
             shared.check_in_place()
             self._pages = used_pages(self._txn) if shared.page_limit else 0
@@ -296,10 +302,11 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         try:
             if self._shared.page_limit:
                 shrank = self._check_limit()
-            self._txn.commit()
+            self._commit()
         except EngineError as failure:
             self._fail(failure)
         except BaseException:
+            self._take_back()
             super().__exit__(kind, error, trace)
             raise
         if self._changes:
@@ -340,7 +347,8 @@ class LmdbWriteTransaction(LmdbReadTransaction):
             was_there = self._txn.delete(key)
         except EngineError as error:
             self._fail(error)
-        self._changes += was_there
+        if was_there:
+            self._note_deletion(key)
         return was_there
 
     def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
@@ -350,9 +358,9 @@ class LmdbWriteTransaction(LmdbReadTransaction):
             cursor = self._txn.cursor()
             for start, end in visible_ranges(lower, upper):
                 found = cursor.set_range(start)
-                while found and gone != limit and cursor.key() < end:
+                while found and gone != limit and (key := cursor.key()) < end:
                     cursor.delete()
-                    self._changes += 1
+                    self._note_deletion(key)
                     gone += 1
                     found = bool(cursor.key())  # the next row; an empty key is none
         except EngineError as error:
@@ -381,12 +389,54 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         self._moves = True
         self._put(MOVED_KEY, value)
 
+    def _note_deletion(self, key: bytes) -> None:
+        self._changes += 1
+        self._room -= len(key) + ROW_BYTES
+        if self._room >= 0:
+            self._changed.append((key, None))
+
     def _put(self, key: bytes, value: bytes) -> None:
         self._changes += 1
+        self._room = room = self._room - len(key) - len(value) - ROW_BYTES
+        if room >= 0:
+            self._changed.append((key, value))
         try:
             self._txn.put(key, value)
         except EngineError as error:
             self._fail(error)
+
+    def _commit(self) -> None:
+        """Commit, and let it survive what the mode says.
+
+        Raises CommitUnknownError where it can be read and wasn't flushed; with any other error nothing was written.
+        """
+        shared = self._shared
+        if self._changes and self._room >= 0 and shared.redo is not None:
+            self._has_record = True
+            shared.redo.note(self._number, self._changed)
+        self._txn.commit()
+        if shared.sync == "full" and self._changes and not self._has_record:
+            try:
+                shared.env.sync(True)
+            except EngineError as error:
+                raise CommitUnknownError(
+                    f"{shared.location}: what was written can be read, but the disk refused to flush it, and it may be "
+                    f"gone after a power cut ({error}); look after the disk, then read, and decide"
+                ) from error
+
+    def _take_back(self) -> None:
+        """Remove the record of a commit that didn't happen, or a later opening would do it again."""
+        if not self._has_record:
+            return
+        self._txn.abort()
+        # Under the lock again: if the number has gone, there was a commit, by whomever.
+        with contextlib.suppress(EngineError, DeltastoreError):
+            txn = self._shared.env.begin(write=True)
+            try:
+                if txn.id() == self._number and self._shared.redo is not None:
+                    self._shared.redo.drop(self._number)
+            finally:
+                txn.abort()
 
     def _check_limit(self) -> bool:
         """Tell whether pages became free that the file has no others for. Raises StoreFullError past the limit."""
@@ -414,6 +464,7 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         shared = self._shared
         seen_bytes = shared.map_bytes  # can't change before the transaction leaves
         self._ended = True
+        self._take_back()
         super().__exit__(None, None, None)
         if not isinstance(error, engine.MapFullError):
             raise translate(error, shared.location) from error

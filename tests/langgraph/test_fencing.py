@@ -235,6 +235,8 @@ def pause():
     # the input's writes are put by another thread meanwhile
     while not saver.get_tuple(saver.get_tuple(config).parent_config).pending_writes:
         pass
+    # they can be read a moment before their transaction ends, whose turn this one waits for
+    store.thread("beside").append({"log": ["in the node"]})
     print("in the node", flush=True)
     sys.stdin.readline()
 

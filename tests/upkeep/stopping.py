@@ -22,7 +22,7 @@ from deltastore.storage import engine
 
 STORE = "store.ds"
 LOCK_FILE = "lock.mdb"
-FILE_CALLS = ("unlink", "rmdir", "rename", "replace", "fsync", "mkdir")
+FILE_CALLS = ("unlink", "rmdir", "rename", "replace", "fsync", "mkdir", "pwrite")
 
 QUICK_KILLS = 4
 """Real kills of an operation in the quick profile; the others kill at every call."""
