@@ -35,6 +35,9 @@ class Counted:
     commits: int = 0
     hold: Callable[[], None] | None = None
     fail: list[Exception] = field(default_factory=list)
+    """What commits fail with."""
+    interrupt: list[BaseException] = field(default_factory=list)
+    """What is raised once they were made."""
 
     @property
     def location(self) -> str:
@@ -49,11 +52,14 @@ class Counted:
             yield tx
             hold, self.hold = self.hold, None
             fails = self.fail.pop() if self.fail else None
+            interrupt = self.interrupt.pop() if self.interrupt else None
             if hold is not None:
                 hold()
             if fails is not None:
                 raise fails
             self.commits += 1
+        if interrupt is not None:
+            raise interrupt
 
     def info(self) -> StorageInfo:
         return self.inner.info()
@@ -62,10 +68,12 @@ class Counted:
         self.inner.close()
 
 
-def beside(store: Store, works: list[Callable[[], Any]], *failures: Exception) -> list[Any]:
+def beside(
+    store: Store, works: list[Callable[[], Any]], *failures: Exception, interrupt: BaseException | None = None
+) -> list[Any]:
     """Run works in threads that all wait for one commit under way; return outcomes or errors.
 
-    `failures`: what their commits fail with.
+    `failures`: what their commits fail with. `interrupt`: what is raised after their first commit.
     """
     storage: Any = store.log.storage
     queue = store.log._commits
@@ -77,11 +85,12 @@ def beside(store: Store, works: list[Callable[[], Any]], *failures: Exception) -
         while len(queue._waiting) < len(works):  # all of them wait
             pass
         storage.fail += failures
+        storage.interrupt += [interrupt] if interrupt else []
 
     def run(place: int) -> None:
         try:
             out[place] = works[place]()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
             out[place] = error
 
     storage.hold = hold
@@ -331,6 +340,20 @@ def test_an_interrupted_writer_takes_nobody_with_it(
         assert not thread.is_alive()
     store.thread("2").append({"n": [1]})  # the queue goes on
     assert store.thread("1").state() == {"n": [0, 1]}
+    assert check(store).ok
+
+
+def test_nobody_writes_twice_where_a_commit_was_interrupted(counted: tuple[Store, Counted]) -> None:
+    """The signal reaches the thread that commits for all when the commit was made: the others can't come again."""
+    store, _ = counted
+    works: list[Callable[[], Any]] = [
+        lambda n=n: store.thread(str(n)).append({"n": [1]})  # type: ignore[misc]
+        for n in range(5)
+    ]
+    found = beside(store, works, interrupt=KeyboardInterrupt())
+    assert sorted(type(outcome).__name__ for outcome in found) == ["CommitUnknownError"] * 4 + ["KeyboardInterrupt"]
+    assert [store.thread(str(n)).state() for n in range(5)] == [{"n": [0, 1]}] * 5
+    store.thread("0").append({"n": [2]})  # the queue goes on
     assert check(store).ok
 
 

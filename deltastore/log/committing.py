@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from deltastore.errors import ConflictError, UnavailableError
+from deltastore.errors import CommitUnknownError, ConflictError, UnavailableError
 from deltastore.log import names
 from deltastore.storage.port import Storage, Wanted, WriteTransaction
 
@@ -22,6 +22,10 @@ LONGEST_PAUSE = 256
 """For how many commits a look is taken, at most, after what was remembered turned out not to be so."""
 WAS_WRONG = "another writer was there first"
 """The outcome, which means that it refuses, of a work that believed what wasn't so."""
+_INTERRUPTED = (
+    "the thread that committed for this one was interrupted in the middle, and nothing tells whether it had; read, "
+    "then decide"
+)
 REFUSALS = (ConflictError,)
 """What a work may raise before it has written anything; after anything else, all of a batch is undone."""
 
@@ -166,11 +170,12 @@ class CommitQueue:
             batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
         try:
             self._commit(batch)
-        except BaseException as error:  # noqa: BLE001 - interrupted: for the others it is as if their turn had not come
+        except BaseException as error:
             with self._lock:
                 self._waiting.extendleft(job for job in reversed(batch[1:]) if job.state != _DONE)
-            if batch[0].state != _DONE:
-                batch[0].settle(None, error)
+            if batch[0].state == _DONE:
+                raise
+            batch[0].settle(None, error)
         finally:
             self._hand_over()
 
@@ -211,22 +216,38 @@ class CommitQueue:
 
         try:
             names.in_write(self._storage, (), run_all)
-        except Exception as error:  # noqa: BLE001 - each is told below
-            is_lost = isinstance(error, UnavailableError) and not outcomes  # before any ran: for all alike
-            if is_lost or len(outcomes) == len(batch) or len(batch) == 1:  # the commit itself: never tried again
-                for job in batch:
-                    job.settle(None, copy.copy(error))
-                return
-            for job in batch:
-                self._commit([job])
+        except BaseException as error:  # noqa: BLE001 - each is told
+            self._fail(batch, error, ran=len(outcomes))
             return
         if has_believed and not is_one:
             self._trust.weigh(was_right=runs == 1)
         self.commits += 1  # by whoever leads, so one at a time
         self.works += len(batch)
         self.largest = max(self.largest, len(batch))
-        for job, settled in zip(batch, outcomes, strict=True):
-            job.settle(*settled)
+        try:
+            for job, settled in zip(batch, outcomes, strict=True):
+                job.settle(*settled)
+        except BaseException:  # interrupted: none of these may come again
+            for job, settled in zip(batch, outcomes, strict=True):
+                if job.state == _WAITING:
+                    job.settle(*settled)
+            raise
+
+    def _fail(self, batch: list[_Job], error: BaseException, *, ran: int) -> None:
+        """Settle the jobs of a commit that failed, of which so many ran, or let each have its own."""
+        may_be_committed = ran == len(batch)
+        if not isinstance(error, Exception):  # interrupted: whoever leads is told so by what is raised
+            for job in batch:
+                if may_be_committed and job.state == _WAITING:  # else its turn comes again
+                    job.settle(None, CommitUnknownError(_INTERRUPTED))
+            raise error
+        is_lost = isinstance(error, UnavailableError) and not ran  # before any ran: for all alike
+        if is_lost or may_be_committed or len(batch) == 1:  # the commit itself: never tried again
+            for job in batch:
+                job.settle(None, copy.copy(error))
+            return
+        for job in batch:
+            self._commit([job])
 
 
 def _believe(tx: WriteTransaction, all_wanted: list[Wanted], trusts: bool) -> list[Wanted]:

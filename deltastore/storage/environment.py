@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deltastore.errors import StorageError, StoreFullError, SyncModeError
-from deltastore.storage import datafile, directory, engine, redo
+from deltastore.storage import datafile, directory, engine
 from deltastore.storage.directory import Identity
 from deltastore.storage.port import SyncMode
 from deltastore.storage.redo import Redo
@@ -77,19 +77,24 @@ class SharedEnvironment:
         self.references = 0
         self._resizing = False
         self._changed = threading.Condition()
-        self.env = self._open()
+        self.env = self._open(sync)
         self.turns = Turns(path)
         self.map_bytes = self.env.info()["map_size"]
         self.page_bytes = self.env.stat()["psize"]
         self.page_limit = 0 if max_bytes is None else (max_bytes - _reserve(max_bytes)) // self.page_bytes
         self.redo: Redo | None = None
-        """Where commits write what they change before their one flush; None where each is flushed twice."""
+        self.record_room = -1
+        """Bytes that a commit may change to have a redo record; -1: none has one, in this mode or on this system."""
+        self.confirmed = 0
+        """The last commit that is known to survive a power cut."""
         try:
             self.identity = self._identify()
             self.env.reader_check()
-            if redo.IS_POSSIBLE:
+            if Redo.is_possible(self.page_bytes):
                 self.redo = Redo(path / directory.DATA_FILE, self.page_bytes)
-                self._redo_lost(self.redo)
+                self.record_room = self.redo.room if sync == "full" else -1
+            self.turns.enter(self._redo_lost)
+            self._confirm_last()
         except BaseException:
             self._close()
             raise
@@ -100,7 +105,14 @@ class SharedEnvironment:
             raise StorageError(f"{self.path} lost its data file while it was opened; open it again")
         return identity
 
-    def _open(self) -> engine.Environment:
+    def _confirm_last(self) -> None:
+        """What is found here others may have seen already that were killed before they flushed it."""
+        try:
+            self.confirm(self.env.info()["last_txnid"])
+        except engine.EngineError as error:
+            raise engine.translate(error, self.location) from error
+
+    def _open(self, sync: SyncMode) -> engine.Environment:
         # Elsewhere than on POSIX the file takes the size of its map at once.
         sizes = (RESERVED_MAP_BYTES, STEP_BYTES, _SMALLEST_MAP_BYTES)[0 if os.name == "posix" else 1 :]
         if self.max_bytes is not None:
@@ -109,7 +121,7 @@ class SharedEnvironment:
             try:
                 datafile.check_openable(self.path / directory.DATA_FILE)
                 engine.check_lock_room(self.path)
-                return engine.open_environment(self.path, size, self.sync, forked=_process.forked)
+                return engine.open_environment(self.path, size, sync, forked=_process.forked)
             except (engine.NoMemoryError, engine.MapResizedError, OverflowError) as error:
                 refusal: Exception = error
             except engine.EngineError as error:
@@ -233,7 +245,7 @@ class SharedEnvironment:
             except engine.EngineError:
                 # Somebody else took the space meanwhile, and the old map is gone too.
                 self.env.close()
-                self.env = self._open()
+                self.env = self._open(self.sync)
             mapped = self.env.info()["map_size"]
             if mapped > self.map_bytes:
                 self.map_bytes = mapped
@@ -253,32 +265,44 @@ class SharedEnvironment:
                 "close this store and open it again"
             )
 
-    def _redo_lost(self, records: Redo) -> None:
-        """Do again what a power cut took back of the last commit that returned. Before the first transaction.
+    def confirm(self, number: int) -> None:
+        """Flush the file, with `full`, unless that commit is known to survive a power cut.
+
+        Raises the engine's errors.
+        """
+        if self.sync == "full" and number > self.confirmed and not (self.redo is not None and self.redo.has(number)):
+            self.env.sync(True)
+        self.confirmed = number
+
+    def _redo_lost(self) -> None:
+        """Do again what a power cut took back of the last commit that returned. Before the first transaction of all.
 
         Also what a process was about to commit when it was killed, which nobody was told of.
         """
-        if not records.is_ahead(self.env.info()["last_txnid"]):
+        if self.redo is None or not self.redo.is_ahead(self.env.info()["last_txnid"]):
             return
-        self.turns.take()
         try:
-            while not self._redo(records):
+            if self.sync == "none":  # it would let the disk name what isn't there yet
+                self.env.close()
+                self.env = self._open("meta")
+            while not self._redo(self.redo):
                 if self.max_bytes is not None:
                     raise StoreFullError(
                         f"{self.location} is full: max_bytes={self.max_bytes} has no room to do its last write again, "
                         "and nothing of that is lost; raise max_bytes"
                     )
                 self._remap()
+            if self.sync == "none":
+                self.env.close()
+                self.env = self._open("none")
         except engine.EngineError as error:
             raise engine.translate(error, self.location) from error
-        finally:
-            self.turns.leave()
 
     def _redo(self, records: Redo) -> bool:
         """Do again what is missing, durably; tell whether the map had room for it."""
         txn = self.env.begin(write=True)
         try:
-            for key, value in records.lost(txn.id()):  # nothing where others saw to it meanwhile
+            for key, value in records.lost(txn.id()):
                 if value is None:
                     txn.delete(key)
                 else:
@@ -367,6 +391,7 @@ def name_current(shared: SharedEnvironment, *, instead_of: str | None, name: str
             turn.txn = shared.env.begin(write=True)
             # A store made anew at this path has nothing to do with the one that `shared` belongs to.
             if directory.identify(shared.path) == shared.identity and directory.current(root) == instead_of:
+                shared.env.sync(True)  # or a power cut could take the moved row, and leave its successor named nowhere
                 directory.write_current(root, name)
             break
         except engine.MapResizedError:

@@ -6,7 +6,8 @@ unused rest of the meta page that names the commit before, in the same file, so 
 power cut takes the later meta page, the earlier one still stands, with its pages intact, for LMDB writes to no page
 that either of the last two commits uses; beside it stands what came next, and whoever opens the file does it again.
 
-Imports the engine's errors alone. The invariant: a record is done again only on the very commit it was written after.
+Imports the errors and the engine's translation of them. The invariant: a record is done again only on the very commit
+that it was written after: it is tied to that one's number and page, and records that come to nothing are removed.
 """
 
 import os
@@ -18,10 +19,8 @@ from typing import Final
 from ormsgpack import packb, unpackb
 from xxhash import xxh3_64_intdigest
 
+from deltastore.errors import StorageError
 from deltastore.storage.engine import translate_os
-
-IS_POSSIBLE: Final = hasattr(os, "pwrite")
-"""Whether the system can write to a place in a file without moving there. Elsewhere each commit is flushed twice."""
 
 _SECTOR: Final = 512
 """What a disk writes wholly or not at all. The engine's own part of a meta page lies within the first one."""
@@ -39,7 +38,7 @@ Change = tuple[bytes, bytes | None]
 
 
 class Redo:
-    """The places for redo records in one data file. Needs the file's write lock, but for `is_ahead`."""
+    """The places for redo records in one data file. Not thread-safe: what changes them needs the file's write lock."""
 
     def __init__(self, file: Path, page_bytes: int) -> None:
         """Open the file. Raises StorageError."""
@@ -52,40 +51,42 @@ class Redo:
         except OSError as error:
             raise translate_os(error, self._location) from error
 
+    @staticmethod
+    def is_possible(page_bytes: int) -> bool:
+        """Tell whether pages have a rest, and the system writes to places in files. Else commits are flushed twice."""
+        return hasattr(os, "pwrite") and page_bytes >= 4 * _SECTOR
+
     def note(self, number: int, changes: Sequence[Change]) -> None:
         """Write down what a commit is about to change; its flush makes it durable. Raises StorageError."""
         body = packb(changes)
         place = self._place(number - 1)
-        try:
-            named = os.pread(self._descriptor, _SECTOR, place)
-            record = _HEAD.pack(number, len(body), _checksum(named, number, body)) + body
-            os.pwrite(self._descriptor, record, place + _SECTOR)
-        except OSError as error:
-            raise translate_os(error, self._location) from error
+        named = self._read(place, _SECTOR)
+        self._write(place + _SECTOR, _HEAD.pack(number, len(body), _checksum(named, number, body)) + body)
+
+    def has(self, number: int) -> bool:
+        """Tell whether a commit that was made has a record, and so survives a power cut. Raises StorageError."""
+        return self._number_at(self._place(number - 1)) == number
 
     def drop(self, number: int) -> None:
-        """Remove the record of a commit that didn't happen. Raises StorageError."""
-        place = self._place(number - 1)
-        if self._number_at(place) == number:
-            self._clear(place)
+        """Remove the record of a commit that wasn't made, if there is one. Raises StorageError."""
+        if self.has(number):
+            self._clear(self._place(number - 1))
 
     def is_ahead(self, last: int) -> bool:
-        """Tell whether there is a record of a commit after the last one, which is under way or was lost."""
+        """Tell whether there is a record of a commit after the last one. Raises StorageError."""
         return any(self._number_at(self._place(number)) > last for number in (0, 1))
 
     def lost(self, number: int) -> list[Change]:
         """Return what a commit changed that was the next and is missing; nothing where none was, or not durably.
 
-        Records of later ones go: they were written after a commit that isn't there. Raises StorageError.
+        Other records of its number and later ones go: they were written after a commit that isn't there. Raises
+        StorageError.
         """
         later = self._place(number)
         if self._number_at(later) > number:
             self._clear(later)
         place = self._place(number - 1)
-        try:
-            page = os.pread(self._descriptor, self._page_bytes, place)
-        except OSError as error:
-            raise translate_os(error, self._location) from error
+        page = self._read(place, self._page_bytes)
         found, length, checksum = _HEAD.unpack_from(page, _SECTOR)
         start = _SECTOR + _HEAD.size
         body = page[start : start + length]
@@ -98,23 +99,32 @@ class Redo:
     def close(self) -> None:
         """Give the file back; a forked child does so too."""
         os.close(self._descriptor)
+        self._descriptor = -1  # the system gives the number to another file
 
     def _place(self, number: int) -> int:
         """Return where the meta page of a commit begins: they take turns."""
         return (number & 1) * self._page_bytes
 
     def _number_at(self, place: int) -> int:
-        try:
-            found: int = _NUMBER.unpack(os.pread(self._descriptor, _NUMBER.size, place + _SECTOR))[0]
-        except OSError as error:
-            raise translate_os(error, self._location) from error
+        found: int = _NUMBER.unpack(self._read(place + _SECTOR, _NUMBER.size))[0]
         return found
 
     def _clear(self, place: int) -> None:
+        self._write(place + _SECTOR, _NONE)
+
+    def _read(self, place: int, count: int) -> bytes:
         try:
-            os.pwrite(self._descriptor, _NONE, place + _SECTOR)
+            return os.pread(self._descriptor, count, place)
         except OSError as error:
             raise translate_os(error, self._location) from error
+
+    def _write(self, place: int, what: bytes) -> None:
+        try:
+            written = os.pwrite(self._descriptor, what, place)
+        except OSError as error:
+            raise translate_os(error, self._location) from error
+        if written < len(what):
+            raise StorageError(f"{self._location}: the operating system wrote {written} of {len(what)} bytes")
 
 
 def _checksum(named: bytes, number: int, body: bytes) -> int:

@@ -35,7 +35,7 @@ _TURN_KEY = RESERVED_PREFIX + b"turn"
 """A row without meaning, for a commit without content: LMDB skips a transaction that changed nothing."""
 
 _NO_ROOM = -1
-"""Of a transaction whose changes aren't written down beforehand."""
+"""Of a transaction whose changes aren't all noted, so that it has no redo record."""
 
 _MAX_BEGINS = 64
 """How often a transaction begins anew, after a move, a grown map or a fork, before it gives up: far more than happens
@@ -277,7 +277,7 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         self._changes = 0
         self._changed: list[Change] = []
         shared = self._shared
-        self._room = shared.redo.room if shared.redo is not None and shared.sync == "full" else _NO_ROOM
+        self._room = shared.record_room
         try:
             shared.check_in_place()
             self._pages = used_pages(self._txn) if shared.page_limit else 0
@@ -306,8 +306,10 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         except EngineError as failure:
             self._fail(failure)
         except BaseException:
-            self._take_back()
-            super().__exit__(kind, error, trace)
+            try:
+                self._take_back()
+            finally:
+                super().__exit__(kind, error, trace)
             raise
         if self._changes:
             self._shared.last_own = None if self._moves else (self._number, self._changes)
@@ -343,28 +345,36 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         """Remove a key, and tell whether it was there."""
         if key < RESERVED_END or len(key) > MAX_KEY_BYTES:
             check_key(key)
+        room, self._room = self._room, _NO_ROOM  # where it is cut short nothing tells what was done
+        self._changes += 1
         try:
             was_there = self._txn.delete(key)
         except EngineError as error:
             self._fail(error)
         if was_there:
-            self._note_deletion(key)
+            room = self._note(room, key, None)
+        else:
+            self._changes -= 1
+        self._room = room
         return was_there
 
     def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
         """Remove the rows with lower <= key < upper, the first `limit` of them, and return how many went."""
         gone = 0
+        room, self._room = self._room, _NO_ROOM
         try:
             cursor = self._txn.cursor()
             for start, end in visible_ranges(lower, upper):
                 found = cursor.set_range(start)
                 while found and gone != limit and (key := cursor.key()) < end:
+                    self._changes += 1
                     cursor.delete()
-                    self._note_deletion(key)
+                    room = self._note(room, key, None)
                     gone += 1
                     found = bool(cursor.key())  # the next row; an empty key is none
         except EngineError as error:
             self._fail(error)
+        self._room = room
         return gone
 
     def mint(self, key: bytes, count: int = 1) -> int:
@@ -387,56 +397,68 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         if directory.identify(target) is None or target == self._shared.path:
             raise InvalidInputError(f"{target} is no other environment with data; make it before moving there")
         self._moves = True
+        # Done again later, after a kill, it would lead to what somebody else has removed since.
+        self._room = _NO_ROOM
         self._put(MOVED_KEY, value)
 
-    def _note_deletion(self, key: bytes) -> None:
-        self._changes += 1
-        self._room -= len(key) + ROW_BYTES
-        if self._room >= 0:
-            self._changed.append((key, None))
-
     def _put(self, key: bytes, value: bytes) -> None:
+        room, self._room = self._room, _NO_ROOM
         self._changes += 1
-        self._room = room = self._room - len(key) - len(value) - ROW_BYTES
-        if room >= 0:
-            self._changed.append((key, value))
         try:
             self._txn.put(key, value)
         except EngineError as error:
             self._fail(error)
+        self._room = self._note(room, key, value)
+
+    def _note(self, room: int, key: bytes, value: bytes | None) -> int:
+        """Note a change for the redo record, if there is room; return how much is left."""
+        room -= len(key) + ROW_BYTES + (0 if value is None else len(value))
+        if room >= 0:
+            self._changed.append((key, value))
+        return room
 
     def _commit(self) -> None:
         """Commit, and let it survive what the mode says.
 
         Raises CommitUnknownError where it can be read and wasn't flushed; with any other error nothing was written.
         """
-        shared = self._shared
-        if self._changes and self._room >= 0 and shared.redo is not None:
-            self._has_record = True
-            shared.redo.note(self._number, self._changed)
+        shared, redo = self._shared, self._shared.redo
+        number = self._txn.id()  # refused in a forked child, which has closed what it inherited
+        if not self._changes:
+            number -= 1  # what made changes needless
+        elif redo is not None:
+            if self._room >= 0:
+                self._has_record = True
+                redo.note(number, self._changed)
+            else:
+                redo.drop(number)  # of somebody who was killed before that commit
         self._txn.commit()
-        if shared.sync == "full" and self._changes and not self._has_record:
-            try:
-                shared.env.sync(True)
-            except EngineError as error:
-                raise CommitUnknownError(
-                    f"{shared.location}: what was written can be read, but the disk refused to flush it, and it may be "
-                    f"gone after a power cut ({error}); look after the disk, then read, and decide"
-                ) from error
+        try:
+            shared.confirm(number)
+        except EngineError as error:
+            raise CommitUnknownError(
+                f"{shared.location}: what was written can be read, but the disk refused to flush it, and it may be "
+                f"gone after a power cut ({error}); look after the disk, then read, and decide"
+            ) from error
 
-    def _take_back(self) -> None:
-        """Remove the record of a commit that didn't happen, or a later opening would do it again."""
-        if not self._has_record:
-            return
+    def _take_back(self) -> bool:
+        """Remove the record of a commit that wasn't made; tell whether it is sure that nobody does it again."""
+        shared, redo = self._shared, self._shared.redo
+        if redo is None or not self._has_record:
+            return True
         self._txn.abort()
-        # Under the lock again: if the number has gone, there was a commit, by whomever.
-        with contextlib.suppress(EngineError, DeltastoreError):
-            txn = self._shared.env.begin(write=True)
+        try:
+            txn = shared.env.begin(write=True)
             try:
-                if txn.id() == self._number and self._shared.redo is not None:
-                    self._shared.redo.drop(self._number)
+                if txn.id() != self._number:  # there was a commit, by whomever
+                    return False
+                redo.drop(self._number)
             finally:
                 txn.abort()
+            shared.env.sync(True)
+        except (EngineError, DeltastoreError):
+            return False
+        return True
 
     def _check_limit(self) -> bool:
         """Tell whether pages became free that the file has no others for. Raises StoreFullError past the limit."""
@@ -464,8 +486,15 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         shared = self._shared
         seen_bytes = shared.map_bytes  # can't change before the transaction leaves
         self._ended = True
-        self._take_back()
-        super().__exit__(None, None, None)
+        try:
+            is_gone = self._take_back()
+        finally:
+            super().__exit__(None, None, None)
+        if not is_gone:
+            raise CommitUnknownError(
+                f"{shared.location}: a commit failed ({error}), and what was to be written may be there later all the "
+                "same; look after the disk, then open the store again, read, and decide"
+            ) from error
         if not isinstance(error, engine.MapFullError):
             raise translate(error, shared.location) from error
         shared.enlarge(seen_bytes)

@@ -4,13 +4,16 @@ LMDB's write lock is a robust mutex. When it is given up, one sleeper is woken. 
 it runs, while another writer holds the lock without having slept, all other sleepers are forgotten: they sleep until
 two more writers happen to meet. Locks of files have no such hole: the system keeps the queue.
 
-Imports nothing of the project. The invariant: the engine's lock alone decides who writes; a turn that can't be had is
-done without.
+The same file tells who has the environment open. Imports nothing of the project. The invariant: the engine's lock alone
+decides who writes; a turn that can't be had is done without.
 """
 
 import contextlib
+import errno
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 try:
@@ -19,6 +22,13 @@ except ImportError:  # pragma: no cover - another system, where the engine has o
     fcntl = None  # type: ignore[assignment]
 
 TURN_FILE = "turn.lock"
+
+_TURN, _OPENING, _OPEN = range(3)
+"""The bytes of the file that are locked: alone by whoever is about to write; alone by whoever opens the environment; by
+all that have it open, together."""
+
+_AGAIN_S = 0.001
+"""Pause before a lock is asked for again that the system refused to wait for."""
 
 
 class Turns:
@@ -34,6 +44,34 @@ class Turns:
             with contextlib.suppress(OSError):  # no permission, say
                 self._descriptor = os.open(environment / TURN_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
 
+    def enter(self, first: Callable[[], None]) -> None:
+        """Be one of the processes that have the environment open; before that, call `first` if no other is.
+
+        Whoever else opens it waits meanwhile; whoever has it open isn't waited for. Where the system has no locks,
+        `first` is called in any case. Raises what it does.
+        """
+        if self._descriptor is None or not self._begin_opening(self._descriptor):
+            first()
+            return
+        try:
+            if _try_lock(self._descriptor, fcntl.LOCK_EX, _OPEN):
+                first()
+            _try_lock(self._descriptor, fcntl.LOCK_SH, _OPEN)
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _OPENING)
+
+    def _begin_opening(self, descriptor: int) -> bool:
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, _OPENING)
+            except OSError as error:
+                # The system takes all threads of a process for one, and sees circles of waiting that are none.
+                if error.errno != errno.EDEADLK:
+                    return False
+                time.sleep(_AGAIN_S)
+            else:
+                return True
+
     def take(self) -> bool:
         """Wait for a turn; False at once where this OS thread has it, so that the engine refuses a write in a write."""
         if self._holder == threading.get_ident():
@@ -43,7 +81,7 @@ class Turns:
         if self._descriptor is None:
             return True
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _TURN)
         except OSError:
             pass  # the system sees a circle where threads wait for two stores, or has no locks here
         except BaseException:  # a signal's handler
@@ -56,7 +94,7 @@ class Turns:
         """Give the turn to whoever waits longest, once the engine's lock is free."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _TURN)
         self._holder = 0
         self._own.release()
 
@@ -65,3 +103,11 @@ class Turns:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _try_lock(descriptor: int, kind: int, place: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, kind | fcntl.LOCK_NB, 1, place)
+    except OSError:
+        return False
+    return True

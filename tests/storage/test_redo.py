@@ -7,7 +7,9 @@ were at the last flush.
 import os
 import random
 import resource
+import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import deltastore
-from deltastore import StoreFullError
+from deltastore import CommitUnknownError, StorageError, StoreFullError
 from deltastore.storage import engine
 from deltastore.storage.lmdb import LmdbStorage
+from deltastore.storage.moving import moving
 from deltastore.storage.redo import ROW_BYTES, Redo
 from tests import power_cuts
 from tests.power_cuts import META_PAGES, PAGE, SECTOR, changed, page, torn, with_pages, without_its_name
 from tests.upkeep.stopping import Environment, in_child
 
 Rows = dict[bytes, bytes]
+Calls = list[Callable[[str], object]]
 
 LARGEST = PAGE
 """More than a record has room for."""
@@ -36,14 +40,29 @@ def rows_of(storage: LmdbStorage) -> Rows:
         return dict(tx.scan(b"", b"\xff" * 8))
 
 
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """What is told of each call of an environment that is opened from now on, before it is made."""
+    told: list[Callable[[str], object]] = []
+
+    def tell(call: str) -> None:
+        for each in told:
+            each(call)
+
+    inner = engine.open_environment
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "open_environment", lambda *a, **o: Environment(inner(*a, **o), tell))
+        yield told
+
+
 class Disk:
     """A store on a disk that has its own mind about what isn't flushed. `flushed`: what is there for certain."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, calls: Calls) -> None:
         self._folder = folder
         self._chance = chance
         self._opened = 0
-        self.flushed = b""
+        calls[:] = [self._called]
         self._boot(None)
         self.flushed = self.cached
         self.rows: Rows = {}
@@ -53,6 +72,10 @@ class Disk:
     def cached(self) -> bytes:
         """What the system has of the file, and every process sees."""
         return (self.root / power_cuts.DATA_FILE).read_bytes()
+
+    def _called(self, call: str) -> None:
+        if call == "sync":
+            self.flushed = self.cached
 
     def _boot(self, file: bytes | None) -> None:
         self._opened += 1
@@ -84,7 +107,9 @@ class Disk:
             after = self._change(self.rows)
         file = self.cached
         if file != before:
-            self.flushed = without_its_name(before, file) if power_cuts.has_record(before, file) else file
+            if power_cuts.has_record(before, file):
+                self.flushed = without_its_name(before, file)
+            assert self.flushed != before
             self.under_way = []
         self.rows = after
 
@@ -98,11 +123,23 @@ class Disk:
                 allowed.append(self._change(rows))
             first = without_its_name(before, self.cached) if self.cached != before else before
         self.storage.close()
+        file = self._left(flushed, first)
+        while chance.random() < 0.3:  # once more, while what was lost is done again
+            self._boot(file)
+            again = self.cached
+            self.storage.close()
+            was_made = any(page(file, n)[:SECTOR] != page(again, n)[:SECTOR] for n in range(META_PAGES))
+            file = self._left(file, without_its_name(file, again) if was_made else again)
+        self.flushed = file
+        self._reopen(file, allowed)
+
+    def _left(self, flushed: bytes, first: bytes) -> bytes:
+        """Return what a cut leaves in the middle of a flush."""
         pages: dict[int, bytes] = {}
         for number in changed(flushed, first):
-            mask = chance.choice([0, 255, chance.randrange(256)])
+            mask = self._chance.choice([0, 255, self._chance.randrange(256)])
             pages[number] = torn(page(flushed, number), page(first, number), mask)
-        self._reopen(with_pages(flushed, pages), allowed)
+        return with_pages(flushed, pages)
 
     def kill(self, *, beside: bool) -> None:
         """Kill a process between a record and its commit. Another one goes on, or opens what is left."""
@@ -112,12 +149,12 @@ class Disk:
         file = self.cached
         self.storage.close()
         left = with_pages(before, {n: page(before, n)[:SECTOR] + page(file, n)[SECTOR:] for n in range(META_PAGES)})
+        self.flushed = flushed
         if not beside or self.under_way:
             self._reopen(left, [rows, after, *self.under_way])
             return
         self._boot(before)
         assert rows_of(self.storage) == rows
-        self.flushed = flushed
         with (self.root / power_cuts.DATA_FILE).open("r+b") as shared:
             shared.write(left[: META_PAGES * PAGE])
         assert rows_of(self.storage) == rows
@@ -127,15 +164,15 @@ class Disk:
         self._boot(file)
         self.rows = rows_of(self.storage)
         assert self.rows in allowed
-        # whatever was done again was flushed; else the disk has what it was booted with
-        self.flushed = self.cached if power_cuts.changed(file, self.cached) else file
         self.under_way = []
         self.storage.close()
         self.storage = LmdbStorage(self.root)
         assert rows_of(self.storage) == self.rows  # once and for all
 
 
-def test_what_was_acknowledged_outlives_cuts_and_kills(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_what_was_acknowledged_outlives_cuts_and_kills(
+    tmp_path: Path, request: pytest.FixtureRequest, calls: Calls
+) -> None:
     seen: Counter[str] = Counter()
     opened = 0
 
@@ -150,7 +187,7 @@ def test_what_was_acknowledged_outlives_cuts_and_kills(tmp_path: Path, request: 
         opened += 1
         folder = tmp_path / str(opened)
         folder.mkdir()
-        disk = Disk(folder, chance)
+        disk = Disk(folder, chance, calls)
         for _ in range(12):
             what = chance.choice(["commit", "commit", "commit", "cut", "kill", "kill beside"])
             seen[what] += 1
@@ -258,7 +295,209 @@ def test_a_write_that_failed_is_not_done_again(tmp_path: Path) -> None:
         assert repr(store.thread("t").state()) == (tmp_path / "expected").read_text()
 
 
-def test_an_interrupted_write_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = b"large" * PAGE
+
+
+def put(storage: LmdbStorage, **rows: bytes) -> None:
+    with storage.write() as tx:
+        for key, value in rows.items():
+            tx.put(key.encode(), value)
+
+
+def killed_at(call: str, calls: Calls, work: Callable[[], object]) -> None:
+    """Do work in a child that dies when it is about to make this call."""
+
+    def die(made: str) -> None:
+        if made == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run() -> None:
+        calls[:] = [die]
+        work()
+
+    assert in_child(run) == -signal.SIGKILL
+
+
+def opened_in_child(root: Path) -> list[bytes]:
+    """Return the keys that a process sees that opens the store now."""
+    reader, writer = os.pipe()
+
+    def look() -> None:
+        storage = LmdbStorage(root)
+        os.write(writer, b" ".join(rows_of(storage)))
+        storage.close()
+
+    assert in_child(look) == 0
+    os.close(writer)
+    with os.fdopen(reader, "rb") as found:
+        return found.read().split()
+
+
+def test_what_a_killed_process_did_not_commit_stays_away_while_others_have_the_store_open(
+    tmp_path: Path, calls: Calls
+) -> None:
+    """Nor does opening wait for a writer."""
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+    killed_at("commit", calls, lambda: put(LmdbStorage(root), b=b"2"))
+    calls.clear()
+    with storage.write() as tx:
+        assert opened_in_child(root) == [b"a"]
+        tx.put(b"c", b"3")
+    assert opened_in_child(root) == [b"a", b"c"]
+    killed_at("commit", calls, lambda: put(LmdbStorage(root), b=b"2"))
+    calls.clear()
+    put(storage, d=LARGE)
+    storage.close()
+    assert opened_in_child(root) == [b"a", b"c", b"d"]
+    killed_at("commit", calls, lambda: put(LmdbStorage(root), b=b"2"))
+    calls.clear()
+    assert opened_in_child(root) == [b"a", b"b", b"c", b"d"]  # nobody had it open
+
+
+def test_a_killed_move_leads_nowhere(tmp_path: Path, calls: Calls) -> None:
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+
+    def move() -> None:
+        other = LmdbStorage(root)
+        with moving(other) as moved:
+            moved.fill([(b"a", b"1")])
+            with other.write() as tx:
+                moved.take_over(tx)
+
+    commits = 0
+
+    def die_last(call: str) -> None:  # the commits before it are the new environment's
+        nonlocal commits
+        commits += call == "commit"
+        if commits == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run() -> None:
+        calls[:] = [die_last]
+        move()
+
+    assert in_child(run) == -signal.SIGKILL
+    calls.clear()
+    with pytest.raises(RuntimeError, match="given up"), moving(storage):  # removes what the killed one made
+        raise RuntimeError("given up")
+    storage.close()
+    assert opened_in_child(root) == [b"a"]
+
+
+def test_what_another_process_may_not_have_flushed_is_flushed_before_it_is_relied_on(
+    tmp_path: Path, calls: Calls
+) -> None:
+    """A write that finds all as it wants it tells its caller that it is there; so does opening."""
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+    made: list[str] = []
+    calls.append(made.append)
+    with storage.write():
+        pass
+    assert "sync" not in made
+    killed_at("sync", calls, lambda: put(LmdbStorage(root), b=LARGE))
+    calls[:] = [made.append]
+    assert set(rows_of(storage)) == {b"a", b"b"}
+    for expected in (1, 1):
+        with storage.write():
+            pass
+        assert made.count("sync") == expected
+    storage.close()
+    killed_at("sync", calls, lambda: put(LmdbStorage(root), b=LARGE))
+    calls[:] = [made.append]
+    LmdbStorage(root).close()
+    assert made.count("sync") == 2
+    storage = LmdbStorage(root)
+    put(storage, b=b"small")
+    storage.close()
+    LmdbStorage(root).close()
+    assert made.count("sync") == 3  # by the opening after the large one; what has a record needs none
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_failed_write_says_so_only_where_it_is_sure(is_removed: bool, tmp_path: Path, calls: Calls) -> None:
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+
+    def refuse(call: str) -> None:
+        if call == "commit" or (call == "sync" and not is_removed):
+            raise engine.EngineError("the disk is broken")
+
+    calls.append(refuse)
+    with pytest.raises(StorageError if is_removed else CommitUnknownError, match="the disk is broken"):
+        put(storage, b=b"2")
+    calls.clear()
+    storage.close()
+    assert opened_in_child(root) == [b"a"]
+
+
+def test_a_flush_that_fails_after_the_commit_is_told(tmp_path: Path, calls: Calls) -> None:
+    storage = LmdbStorage(tmp_path / "runs.ds")
+
+    def refuse(call: str) -> None:
+        if call == "sync":
+            raise engine.EngineError("the disk is broken")
+
+    calls.append(refuse)
+    with pytest.raises(CommitUnknownError, match="may be gone after a power cut"):
+        put(storage, a=LARGE)
+    calls.clear()
+    assert rows_of(storage) == {b"a": LARGE}
+    put(storage, b=b"2")
+    storage.close()
+
+
+@pytest.mark.parametrize(("operation", "arguments"), [("put", (b"a", b"2")), ("delete", (b"a",))])
+def test_a_change_that_was_cut_short_is_in_no_record(
+    operation: str, arguments: tuple[bytes, ...], tmp_path: Path, calls: Calls
+) -> None:
+    """The block goes on after an interruption; only the engine knows what was done, so it is flushed twice."""
+    storage = LmdbStorage(tmp_path / "runs.ds")
+    put(storage, a=b"1", b=b"1")
+    made: list[str] = []
+
+    def interrupt(call: str) -> None:
+        made.append(call)
+        if made.count(operation) == 1 and call == operation:
+            raise KeyboardInterrupt
+
+    calls.append(interrupt)
+    with storage.write() as tx:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(tx, operation)(*arguments)
+        tx.put(b"b", b"2")
+    assert "sync" in made
+    assert rows_of(storage) == {b"a": b"1", b"b": b"2"}
+    storage.close()
+
+
+def test_a_mode_without_flushes_does_it_again_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+    before = (root / power_cuts.DATA_FILE).read_bytes()
+    put(storage, b=b"2")
+    after = (root / power_cuts.DATA_FILE).read_bytes()
+    storage.close()
+    power_cuts.write_store(root, without_its_name(before, after))
+    modes: list[str] = []
+    inner = engine.open_environment
+    monkeypatch.setattr(
+        engine, "open_environment", lambda path, size, sync, **o: modes.append(sync) or inner(path, size, sync, **o)
+    )
+    storage = LmdbStorage(root, sync="none")
+    assert modes == ["none", "meta", "none"]
+    assert rows_of(storage) == {b"a": b"1", b"b": b"2"}
+    storage.close()
+
+
+def test_an_interrupted_write_is_not_done_again(tmp_path: Path, calls: Calls) -> None:
     """The signal comes after the record was written, before the engine's commit."""
     interrupted = False
 
@@ -271,10 +510,8 @@ def test_an_interrupted_write_is_not_done_again(tmp_path: Path, monkeypatch: pyt
     root = tmp_path / "runs.ds"
     with deltastore.open(root) as store:
         store.thread("t").append({"n": [0]})
-    inner = engine.open_environment
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "open_environment", lambda *a, **o: Environment(inner(*a, **o), interrupt))
-        with deltastore.open(root) as store, pytest.raises(KeyboardInterrupt):
+        calls.append(interrupt)
+        with pytest.raises(KeyboardInterrupt):
             store.thread("t").append({"n": [1]})
         assert interrupted
     with deltastore.open(root) as store:
