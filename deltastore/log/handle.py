@@ -44,13 +44,14 @@ class Handle:
         self.names = names.Names(storage)
         self.registry = Registry(self.names, reducers)
         frequency = snapshot_frequency or stored[2].get("snapshot_frequency", policy.DEFAULT_SNAPSHOT_FREQUENCY)
-        self._context = putting.Context(self._new_caches(), self.registry, frequency)
+        self._context = self._new_context(frequency)
         self._begin_writing()
 
-    def _new_caches(self) -> HeadCache:
+    def _new_context(self, frequency: int) -> putting.Context:
         for_rows = self._cache_bytes // rowcache.SHARE
         self._rows = rowcache.RowCache(for_rows)
-        return HeadCache(self._cache_bytes - for_rows)
+        heads = HeadCache(self._cache_bytes - for_rows)
+        return putting.Context(heads, self.registry, frequency, None if self.storage.remote else self.storage.read)
 
     def _view(self, tx: ReadTransaction, number: int, thread: str) -> View:
         self.heads  # noqa: B018 - after a fork, the caches are others
@@ -66,7 +67,7 @@ class Handle:
         """The head cache of this handle."""
         if os.getpid() != self._pid:  # a fork copies locks as they are, perhaps held by a thread that isn't here
             self._pid = os.getpid()
-            self._context = putting.Context(self._new_caches(), self.registry, self._context.snapshot_frequency)
+            self._context = self._new_context(self._context.snapshot_frequency)
             self._begin_writing()
         return self._context.heads
 

@@ -105,6 +105,11 @@ def announce(tx: ReadTransaction, thread: int, header: rows.Header, namespace: r
         announcing.loose(tx, known, series)
 
 
+def is_due(header: rows.Header, namespace: rows.Namespace) -> bool:
+    """Tell whether a put packs anything."""
+    return policy.should_pack_records(namespace.loose_before) or bool(_due(header))
+
+
 def _due(header: rows.Header) -> list[int]:
     """Return the series of chunks of which a put packs some."""
     loose = zip(header.loose_rows, header.loose_bytes, strict=True)

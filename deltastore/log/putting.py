@@ -5,7 +5,8 @@ mints the ULID, takes numbers and writes. Imports the other modules of log. The 
 put or, returning a reason, nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -75,6 +76,8 @@ class Context(NamedTuple):
     heads: HeadCache
     registry: Registry
     snapshot_frequency: int
+    read: Callable[[], AbstractContextManager[ReadTransaction]] | None
+    """Begins a read transaction; None where looks are far away."""
 
 
 class Parent(NamedTuple):
@@ -185,8 +188,19 @@ def _prepare(tx: ReadTransaction, standing: Standing, put: Put, context: Context
         rec.encode_record(record, dictionary),
         tuple((row, chunkrow.encode_body(row, dictionary=dictionary)) if row else None for row in made),
         head,
-        packing.plan(view, header, namespace, dictionary) if header and namespace else packing.NOTHING,
+        _packs(view, standing, context),
     )
+
+
+def _packs(view: View, standing: Standing, context: Context) -> packing.Plan:
+    """Plan what is packed along; where all else was in memory, only the rows that go into it are read."""
+    header, namespace = standing.header, standing.namespace
+    if header is None or namespace is None or not packing.is_due(header, namespace):
+        return packing.NOTHING
+    if view.tx is not standings.NOTHING or context.read is None:
+        return packing.plan(view, header, namespace, standing.dictionary)
+    with context.read() as tx:
+        return packing.plan(View(tx, view.thread, view.name), header, namespace, standing.dictionary)
 
 
 def _missing_flags(parent: Parent, header: rows.Header | None) -> int:
