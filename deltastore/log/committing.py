@@ -117,11 +117,11 @@ class CommitQueue:
             if not leads:
                 turn.acquire()
                 leads = job.state == _LEADS
+            if leads:
+                self._lead()  # who leads is the first of those that wait
         except BaseException:  # interrupted
             self._leave(job)
             raise
-        if leads:
-            self._lead()  # who leads is the first of those that wait
         outcome: T = job.result()
         return outcome
 
@@ -166,14 +166,16 @@ class CommitQueue:
             self._hand_over()
 
     def _lead(self) -> None:
-        with self._lock:
-            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+        batch: list[_Job] = []
         try:
+            with self._lock:
+                while self._waiting and len(batch) < MAX_BATCH:
+                    batch.append(self._waiting.popleft())
             self._commit(batch)
         except BaseException as error:
             with self._lock:
                 self._waiting.extendleft(job for job in reversed(batch[1:]) if job.state != _DONE)
-            if batch[0].state == _DONE:
+            if not batch or batch[0].state == _DONE:
                 raise
             batch[0].settle(None, error)
         finally:
@@ -219,12 +221,12 @@ class CommitQueue:
         except BaseException as error:  # noqa: BLE001 - each is told
             self._fail(batch, error, ran=len(outcomes))
             return
-        if has_believed and not is_one:
-            self._trust.weigh(was_right=runs == 1)
-        self.commits += 1  # by whoever leads, so one at a time
-        self.works += len(batch)
-        self.largest = max(self.largest, len(batch))
         try:
+            if has_believed and not is_one:
+                self._trust.weigh(was_right=runs == 1)
+            self.commits += 1  # by whoever leads, so one at a time
+            self.works += len(batch)
+            self.largest = max(self.largest, len(batch))
             for job, settled in zip(batch, outcomes, strict=True):
                 job.settle(*settled)
         except BaseException:  # interrupted: none of these may come again

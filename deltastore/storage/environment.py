@@ -77,7 +77,8 @@ class SharedEnvironment:
         self.references = 0
         self._resizing = False
         self._changed = threading.Condition()
-        self.env = self._open(sync)
+        self._mode = sync
+        self.env = self._open()
         self.turns = Turns(path)
         self.map_bytes = self.env.info()["map_size"]
         self.page_bytes = self.env.stat()["psize"]
@@ -86,7 +87,8 @@ class SharedEnvironment:
         self.record_room = -1
         """Bytes that a commit may change to have a redo record; -1: none has one, in this mode or on this system."""
         self.confirmed = 0
-        """The last commit that is known to survive a power cut."""
+        """The last commit that is known to survive a power cut, or to need it not in this mode."""
+        self._flush_error: engine.EngineError | None = None
         try:
             self.identity = self._identify()
             self.env.reader_check()
@@ -112,7 +114,7 @@ class SharedEnvironment:
         except engine.EngineError as error:
             raise engine.translate(error, self.location) from error
 
-    def _open(self, sync: SyncMode) -> engine.Environment:
+    def _open(self) -> engine.Environment:
         # Elsewhere than on POSIX the file takes the size of its map at once.
         sizes = (RESERVED_MAP_BYTES, STEP_BYTES, _SMALLEST_MAP_BYTES)[0 if os.name == "posix" else 1 :]
         if self.max_bytes is not None:
@@ -121,7 +123,7 @@ class SharedEnvironment:
             try:
                 datafile.check_openable(self.path / directory.DATA_FILE)
                 engine.check_lock_room(self.path)
-                return engine.open_environment(self.path, size, sync, forked=_process.forked)
+                return engine.open_environment(self.path, size, self._mode, forked=_process.forked)
             except (engine.NoMemoryError, engine.MapResizedError, OverflowError) as error:
                 refusal: Exception = error
             except engine.EngineError as error:
@@ -245,7 +247,7 @@ class SharedEnvironment:
             except engine.EngineError:
                 # Somebody else took the space meanwhile, and the old map is gone too.
                 self.env.close()
-                self.env = self._open(self.sync)
+                self.env = self._open()
             mapped = self.env.info()["map_size"]
             if mapped > self.map_bytes:
                 self.map_bytes = mapped
@@ -268,11 +270,22 @@ class SharedEnvironment:
     def confirm(self, number: int) -> None:
         """Flush the file, with `full`, unless that commit is known to survive a power cut.
 
-        Raises the engine's errors.
+        Once a flush has failed this raises for good: the system reports an error once, and then knows no more of the
+        pages. Raises the engine's errors, StorageError.
         """
         if self.sync == "full" and number > self.confirmed and not (self.redo is not None and self.redo.has(number)):
-            self.env.sync(True)
+            self.flush()
         self.confirmed = number
+
+    def flush(self) -> None:
+        """Flush the file. Raises the engine's errors, and the first one again ever after."""
+        if self._flush_error is not None:
+            raise self._flush_error
+        try:
+            self.env.sync(True)
+        except engine.EngineError as error:
+            self._flush_error = error
+            raise
 
     def _redo_lost(self) -> None:
         """Do again what a power cut took back of the last commit that returned. Before the first transaction of all.
@@ -283,8 +296,7 @@ class SharedEnvironment:
             return
         try:
             if self.sync == "none":  # it would let the disk name what isn't there yet
-                self.env.close()
-                self.env = self._open("meta")
+                self._reopen("meta")
             while not self._redo(self.redo):
                 if self.max_bytes is not None:
                     raise StoreFullError(
@@ -293,10 +305,15 @@ class SharedEnvironment:
                     )
                 self._remap()
             if self.sync == "none":
-                self.env.close()
-                self.env = self._open("none")
+                self._reopen("none")
         except engine.EngineError as error:
             raise engine.translate(error, self.location) from error
+
+    def _reopen(self, mode: SyncMode) -> None:
+        self.env.close()
+        self._mode = mode
+        self.env = self._open()
+        self.map_bytes = self.env.info()["map_size"]
 
     def _redo(self, records: Redo) -> bool:
         """Do again what is missing, durably; tell whether the map had room for it."""

@@ -98,8 +98,9 @@ class Redo:
 
     def close(self) -> None:
         """Give the file back; a forked child does so too."""
-        os.close(self._descriptor)
-        self._descriptor = -1  # the system gives the number to another file
+        descriptor, self._descriptor = self._descriptor, -1  # first, for the system gives its number away again
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _place(self, number: int) -> int:
         """Return where the meta page of a commit begins: they take turns."""
@@ -114,9 +115,12 @@ class Redo:
 
     def _read(self, place: int, count: int) -> bytes:
         try:
-            return os.pread(self._descriptor, count, place)
+            found = os.pread(self._descriptor, count, place)
         except OSError as error:
             raise translate_os(error, self._location) from error
+        if len(found) < count:
+            raise StorageError(f"{self._location}: the file ends at {place + len(found)}, within its first two pages")
+        return found
 
     def _write(self, place: int, what: bytes) -> None:
         try:

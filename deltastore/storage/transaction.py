@@ -267,13 +267,14 @@ class LmdbWriteTransaction(LmdbReadTransaction):
     and has grown: nothing was written, and the block can be run again. They raise StoreFullError when it can't grow.
     """
 
-    __slots__ = ("_changed", "_changes", "_ended", "_has_record", "_moves", "_pages", "_room")
+    __slots__ = ("_changed", "_changes", "_ended", "_has_record", "_is_whole", "_moves", "_pages", "_room")
 
     _writes = True
 
     def __enter__(self) -> Self:
         super().__enter__()
         self._ended = self._moves = self._has_record = False
+        self._is_whole = True  # False: an operation was cut short, and nothing but the engine knows what it did
         self._changes = 0
         self._changed: list[Change] = []
         shared = self._shared
@@ -312,7 +313,7 @@ class LmdbWriteTransaction(LmdbReadTransaction):
                 super().__exit__(kind, error, trace)
             raise
         if self._changes:
-            self._shared.last_own = None if self._moves else (self._number, self._changes)
+            self._shared.last_own = (self._number, self._changes) if self._is_whole and not self._moves else None
         self._leave()
         if shrank:
             self._release_pages()
@@ -345,36 +346,32 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         """Remove a key, and tell whether it was there."""
         if key < RESERVED_END or len(key) > MAX_KEY_BYTES:
             check_key(key)
-        room, self._room = self._room, _NO_ROOM  # where it is cut short nothing tells what was done
-        self._changes += 1
+        was_whole, self._is_whole = self._is_whole, False
         try:
             was_there = self._txn.delete(key)
         except EngineError as error:
             self._fail(error)
         if was_there:
-            room = self._note(room, key, None)
-        else:
-            self._changes -= 1
-        self._room = room
+            self._note(key, None)
+        self._is_whole = was_whole
         return was_there
 
     def delete_range(self, lower: bytes, upper: bytes, *, limit: int | None = None) -> int:
         """Remove the rows with lower <= key < upper, the first `limit` of them, and return how many went."""
         gone = 0
-        room, self._room = self._room, _NO_ROOM
+        was_whole, self._is_whole = self._is_whole, False
         try:
             cursor = self._txn.cursor()
             for start, end in visible_ranges(lower, upper):
                 found = cursor.set_range(start)
                 while found and gone != limit and (key := cursor.key()) < end:
-                    self._changes += 1
                     cursor.delete()
-                    room = self._note(room, key, None)
+                    self._note(key, None)
                     gone += 1
                     found = bool(cursor.key())  # the next row; an empty key is none
         except EngineError as error:
             self._fail(error)
-        self._room = room
+        self._is_whole = was_whole
         return gone
 
     def mint(self, key: bytes, count: int = 1) -> int:
@@ -402,40 +399,45 @@ class LmdbWriteTransaction(LmdbReadTransaction):
         self._put(MOVED_KEY, value)
 
     def _put(self, key: bytes, value: bytes) -> None:
-        room, self._room = self._room, _NO_ROOM
-        self._changes += 1
+        was_whole, self._is_whole = self._is_whole, False
         try:
             self._txn.put(key, value)
         except EngineError as error:
             self._fail(error)
-        self._room = self._note(room, key, value)
+        self._note(key, value)
+        self._is_whole = was_whole
 
-    def _note(self, room: int, key: bytes, value: bytes | None) -> int:
-        """Note a change for the redo record, if there is room; return how much is left."""
-        room -= len(key) + ROW_BYTES + (0 if value is None else len(value))
-        if room >= 0:
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        """Note a change that was made, for the redo record if there is room."""
+        self._changes += 1
+        self._room -= len(key) + ROW_BYTES + (0 if value is None else len(value))
+        if self._room >= 0:
             self._changed.append((key, value))
-        return room
 
     def _commit(self) -> None:
         """Commit, and let it survive what the mode says.
 
-        Raises CommitUnknownError where it can be read and wasn't flushed; with any other error nothing was written.
+        Raises CommitUnknownError where it can be read and wasn't flushed; with any other error, but for an
+        interruption, nothing was written.
         """
         shared, redo = self._shared, self._shared.redo
         number = self._txn.id()  # refused in a forked child, which has closed what it inherited
-        if not self._changes:
-            number -= 1  # what made changes needless
-        elif redo is not None:
-            if self._room >= 0:
+        if redo is not None:
+            if self._room >= 0 and self._changes and self._is_whole:
                 self._has_record = True
                 redo.note(number, self._changed)
             else:
                 redo.drop(number)  # of somebody who was killed before that commit
         self._txn.commit()
         try:
-            shared.confirm(number)
-        except EngineError as error:
+            if not self._is_whole:
+                if shared.sync == "full":
+                    shared.flush()
+            elif self._has_record:
+                shared.confirmed = number
+            else:
+                shared.confirm(number if self._changes else number - 1)  # else what made changes needless
+        except (EngineError, StorageError) as error:
             raise CommitUnknownError(
                 f"{shared.location}: what was written can be read, but the disk refused to flush it, and it may be "
                 f"gone after a power cut ({error}); look after the disk, then read, and decide"

@@ -48,29 +48,20 @@ class Turns:
         """Be one of the processes that have the environment open; before that, call `first` if no other is.
 
         Whoever else opens it waits meanwhile; whoever has it open isn't waited for. Where the system has no locks,
-        `first` is called in any case. Raises what it does.
+        `first` is called in any case. Raises what it does; then this process isn't one of them, and the next is first.
         """
-        if self._descriptor is None or not self._begin_opening(self._descriptor):
+        descriptor = self._descriptor
+        if descriptor is None or not _has_lock(descriptor, fcntl.LOCK_EX, _OPENING):
             first()
             return
         try:
-            if _try_lock(self._descriptor, fcntl.LOCK_EX, _OPEN):
+            if _is_free(descriptor, _OPEN):
                 first()
-            _try_lock(self._descriptor, fcntl.LOCK_SH, _OPEN)
-        finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _OPENING)
-
-    def _begin_opening(self, descriptor: int) -> bool:
-        while True:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, _OPENING)
-            except OSError as error:
-                # The system takes all threads of a process for one, and sees circles of waiting that are none.
-                if error.errno != errno.EDEADLK:
-                    return False
-                time.sleep(_AGAIN_S)
-            else:
-                return True
+            _has_lock(descriptor, fcntl.LOCK_SH, _OPEN)
+        except BaseException:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 2, _OPENING)  # both at once, or who waits would not find it free
+            raise
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, _OPENING)
 
     def take(self) -> bool:
         """Wait for a turn; False at once where this OS thread has it, so that the engine refuses a write in a write."""
@@ -100,14 +91,29 @@ class Turns:
 
     def close(self) -> None:
         """Give the file back; a forked child does so too, and has no lock of its parent."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None  # first, for the system gives its number away again
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _try_lock(descriptor: int, kind: int, place: int) -> bool:
+def _has_lock(descriptor: int, kind: int, place: int) -> bool:
+    """Wait for a lock; False where the system has none."""
+    while True:
+        try:
+            fcntl.lockf(descriptor, kind, 1, place)
+        except OSError as error:
+            # The system takes all threads of a process for one, and sees circles of waiting that are none.
+            if error.errno != errno.EDEADLK:
+                return False
+            time.sleep(_AGAIN_S)
+        else:
+            return True
+
+
+def _is_free(descriptor: int, place: int) -> bool:
+    """Take a lock alone, and tell whether no other process has it; so too where the system has no more locks."""
     try:
-        fcntl.lockf(descriptor, kind | fcntl.LOCK_NB, 1, place)
-    except OSError:
-        return False
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True

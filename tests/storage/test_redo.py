@@ -22,9 +22,10 @@ from deltastore.storage import engine
 from deltastore.storage.lmdb import LmdbStorage
 from deltastore.storage.moving import moving
 from deltastore.storage.redo import ROW_BYTES, Redo
+from deltastore.storage.turns import Turns
 from tests import power_cuts
 from tests.power_cuts import META_PAGES, PAGE, SECTOR, changed, page, torn, with_pages, without_its_name
-from tests.upkeep.stopping import Environment, in_child
+from tests.upkeep.stopping import Environment, ended, in_child, started
 
 Rows = dict[bytes, bytes]
 Calls = list[Callable[[str], object]]
@@ -475,6 +476,63 @@ def test_a_change_that_was_cut_short_is_in_no_record(
     assert "sync" in made
     assert rows_of(storage) == {b"a": b"1", b"b": b"2"}
     storage.close()
+
+
+def test_a_change_that_was_not_made_counts_for_no_commit(tmp_path: Path, calls: Calls) -> None:
+    """Nothing was changed but what was cut short: the next commit, of another process, has the number of this one."""
+    root = tmp_path / "runs.ds"
+    storage = LmdbStorage(root)
+    put(storage, a=b"1")
+    made: list[str] = []
+
+    def interrupt(call: str) -> None:
+        made.append(call)
+        if made.count("put") == 1 and call == "put":
+            raise KeyboardInterrupt
+
+    calls.append(interrupt)
+    with storage.write() as tx, pytest.raises(KeyboardInterrupt):
+        tx.put(b"a", b"2")
+    killed_at("sync", calls, lambda: put(LmdbStorage(root), b=LARGE))
+    calls[:] = [made.append]
+    made.clear()
+    with storage.write():
+        pass
+    assert made.count("sync") == 1
+    storage.close()
+
+
+def test_an_opening_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
+    """It waits meanwhile, and must not take the one that failed for somebody who has the environment open."""
+
+    class FullError(Exception):
+        pass
+
+    def fail() -> None:
+        os.write(ready, b"opening")
+        assert os.read(goes_on, 1) == b""  # closed: the other one waits, or is about to
+        raise FullError
+
+    def fail_and_stay() -> None:
+        os.close(go)
+        turns = Turns(tmp_path)
+        with pytest.raises(FullError):
+            turns.enter(fail)
+        os.read(ends, 1)  # its files are still open
+        turns.close()
+
+    (begun, ready), (goes_on, go), (ends, end) = os.pipe(), os.pipe(), os.pipe()
+    child = started(fail_and_stay, closing=end)
+    assert os.read(begun, 7) == b"opening"
+    os.close(go)
+    turns, called = Turns(tmp_path), []
+    turns.enter(lambda: called.append("first"))
+    os.close(end)
+    assert ended(child) == 0
+    assert called == ["first"]
+    turns.close()
+    for descriptor in (begun, ready, goes_on, ends):
+        os.close(descriptor)
 
 
 def test_a_mode_without_flushes_does_it_again_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
