@@ -41,6 +41,11 @@ def rows_of(storage: LmdbStorage) -> Rows:
         return dict(tx.scan(b"", b"\xff" * 8))
 
 
+def is_named(before: bytes, after: bytes) -> bool:
+    """Tell whether there was a commit between two states of a file."""
+    return any(page(before, number)[:SECTOR] != page(after, number)[:SECTOR] for number in range(META_PAGES))
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     """What is told of each call of an environment that is opened from now on, before it is made."""
@@ -107,7 +112,7 @@ class Disk:
         with self.storage.write() as self.tx:
             after = self._change(self.rows)
         file = self.cached
-        if file != before:
+        if is_named(before, file):  # else nothing was changed, or a record removed that came to nothing
             if power_cuts.has_record(before, file):
                 self.flushed = without_its_name(before, file)
             assert self.flushed != before
@@ -122,15 +127,14 @@ class Disk:
         if chance.random() < 0.7:
             with self.storage.write() as self.tx:
                 allowed.append(self._change(rows))
-            first = without_its_name(before, self.cached) if self.cached != before else before
+            first = without_its_name(before, self.cached) if is_named(before, self.cached) else self.cached
         self.storage.close()
         file = self._left(flushed, first)
         while chance.random() < 0.3:  # once more, while what was lost is done again
             self._boot(file)
             again = self.cached
             self.storage.close()
-            was_made = any(page(file, n)[:SECTOR] != page(again, n)[:SECTOR] for n in range(META_PAGES))
-            file = self._left(file, without_its_name(file, again) if was_made else again)
+            file = self._left(file, without_its_name(file, again) if is_named(file, again) else again)
         self.flushed = file
         self._reopen(file, allowed)
 
