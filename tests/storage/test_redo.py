@@ -309,11 +309,14 @@ def put(storage: LmdbStorage, **rows: bytes) -> None:
             tx.put(key.encode(), value)
 
 
-def killed_at(call: str, calls: Calls, work: Callable[[], object]) -> None:
-    """Do work in a child that dies when it is about to make this call."""
+def killed_at(call: str, calls: Calls, work: Callable[[], object], *, time: int = 1) -> None:
+    """Do work in a child that dies when it is about to make this call for the first time, or a later one."""
+    made = 0
 
-    def die(made: str) -> None:
-        if made == call:
+    def die(each: str) -> None:
+        nonlocal made
+        made += each == call
+        if made == time:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def run() -> None:
@@ -373,19 +376,7 @@ def test_a_killed_move_leads_nowhere(tmp_path: Path, calls: Calls) -> None:
             with other.write() as tx:
                 moved.take_over(tx)
 
-    commits = 0
-
-    def die_last(call: str) -> None:  # the commits before it are the new environment's
-        nonlocal commits
-        commits += call == "commit"
-        if commits == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def run() -> None:
-        calls[:] = [die_last]
-        move()
-
-    assert in_child(run) == -signal.SIGKILL
+    killed_at("commit", calls, move, time=2)  # the first one is the new environment's
     calls.clear()
     with pytest.raises(RuntimeError, match="given up"), moving(storage):  # removes what the killed one made
         raise RuntimeError("given up")
@@ -408,10 +399,10 @@ def test_what_another_process_may_not_have_flushed_is_flushed_before_it_is_relie
     killed_at("sync", calls, lambda: put(LmdbStorage(root), b=LARGE))
     calls[:] = [made.append]
     assert set(rows_of(storage)) == {b"a", b"b"}
-    for expected in (1, 1):
+    for _ in range(2):
         with storage.write():
             pass
-        assert made.count("sync") == expected
+        assert made.count("sync") == 1
     storage.close()
     killed_at("sync", calls, lambda: put(LmdbStorage(root), b=LARGE))
     calls[:] = [made.append]
