@@ -64,7 +64,7 @@ def one_put(
 @contextmanager
 def slow_commits(seconds: float) -> Iterator[None]:
     """Let every commit of deltastore take so much longer, through the storage's port."""
-    from deltastore.storage.transaction import LmdbWriteTransaction
+    from deltastore.storage.writing import LmdbWriteTransaction
 
     leave = LmdbWriteTransaction.__exit__
 

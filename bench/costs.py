@@ -29,7 +29,7 @@ from bench.workloads import WORKLOADS
 from deltastore.langgraph import DeltaSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log import putting
-from deltastore.storage.transaction import LmdbWriteTransaction
+from deltastore.storage.writing import LmdbWriteTransaction
 
 MEASURED = ("many", "short", "chat500")
 PARTS: dict[str, list[tuple[Any, str]]] = {

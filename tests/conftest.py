@@ -22,6 +22,8 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 MACHINE_STEPS = {"quick": 2_000, "ci": 50_000, "deep": 1_000_000}
 """Steps that each profile gives to the state machines, in all."""
 STEPS_PER_EXAMPLE = 50
+LEAST_EXAMPLES = 60
+"""Examples of each property in the quick profile, which stays under ten minutes on two cores; deeper ones have more."""
 UNSAFE = ("fsync=off", "full_page_writes=off", "synchronous_commit=on", "max_connections=300")
 """How the server that most tests share is run: it is never to survive a power cut, and each of many threads has handles
 of its own."""
@@ -50,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, steps in MACHINE_STEPS.items():
         settings.register_profile(
             name,
-            max_examples=max(100, steps // 100),
+            max_examples=max(LEAST_EXAMPLES, steps // 100),
             deadline=None,  # a timed assertion would fail on a busy machine
             print_blob=True,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

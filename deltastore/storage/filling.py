@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deltastore.errors import InvalidInputError, StorageError, StorePathError
-from deltastore.storage import directory, environment
+from deltastore.storage import directory, sharing
 from deltastore.storage.engine import EngineError, MapFullError, translate, translate_os, translate_path
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import Row
@@ -102,7 +102,7 @@ def _name(unfinished: Path, target: Path) -> None:
 
 def _fill(unfinished: Path, rows: Iterable[Row]) -> Filled:
     # Nothing is flushed before the end: an environment that a crash leaves half-written is of no use in any case.
-    shared = environment.acquire(unfinished, "none", None)
+    shared = sharing.acquire(unfinished, "none", None)
     try:
         count = size = 0
         for batch in _batches(rows):
@@ -119,7 +119,7 @@ def _fill(unfinished: Path, rows: Iterable[Row]) -> Filled:
     except OSError as error:
         raise translate_os(error, os.fspath(unfinished)) from error
     finally:
-        environment.release(shared)
+        sharing.release(shared)
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:

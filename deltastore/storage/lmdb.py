@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from deltastore.errors import ClosedError, CorruptionError, DeltastoreError, InvalidInputError, StorageError
-from deltastore.storage import cautions, datafile, directory, engine, environment
+from deltastore.storage import cautions, datafile, directory, engine, environment, sharing
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.port import SyncMode
-from deltastore.storage.transaction import LmdbReadTransaction, LmdbWriteTransaction, used_pages
+from deltastore.storage.transaction import LmdbReadTransaction
+from deltastore.storage.writing import LmdbWriteTransaction, used_pages
 
 if TYPE_CHECKING:
     from deltastore.storage.info import OldestReader, StorageInfo
@@ -125,11 +126,11 @@ class LmdbStorage:
 
     def close(self) -> None:
         """Give the environment back; closing twice is harmless. Transactions under way may end as usual."""
-        with environment.registry_lock():
+        with sharing.registry_lock():
             if self._closed:
                 return
             self._closed = True
-        environment.release(self.shared)
+        sharing.release(self.shared)
 
     # Beginning a transaction, the rare ways.
 
@@ -148,9 +149,9 @@ class LmdbStorage:
         while True:
             try:
                 directory.check_named(self._root, name)
-                environment.name_current(shared, instead_of=shared.path.name, name=name)
+                sharing.name_current(shared, instead_of=shared.path.name, name=name)
                 # With the options of the one left behind: another handle may have asked for more than this one.
-                new = environment.acquire(self._root / name, shared.sync, shared.max_bytes)
+                new = sharing.acquire(self._root / name, shared.sync, shared.max_bytes)
                 break
             except DeltastoreError:
                 later = directory.current(self._root)
@@ -160,11 +161,11 @@ class LmdbStorage:
         self._exchange(shared, new)
 
     def _exchange(self, old: SharedEnvironment, new: SharedEnvironment) -> None:
-        with environment.registry_lock():
+        with sharing.registry_lock():
             unused = new
             if self.shared is old and not self._closed:
                 self.shared, unused = new, old
-        environment.release(unused)
+        sharing.release(unused)
 
     def recover(self, shared: SharedEnvironment, error: EngineError, attempt: int) -> None:
         """Do what lets a transaction begin that the engine refused, or raise."""
@@ -190,7 +191,7 @@ def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: 
     while (name := directory.current(root)) is not None:
         try:
             directory.check_named(root, name)
-            return environment.acquire(root / name, sync, max_bytes)
+            return sharing.acquire(root / name, sync, max_bytes)
         except DeltastoreError:
             if directory.current(root) == name:
                 raise  # else the store moved, and what it left was removed
@@ -201,9 +202,9 @@ def _open_current(root: Path, sync: SyncMode, max_bytes: int | None, *, create: 
     shared = _acquire_first(root, sync, max_bytes)
     try:
         shared.make_durable()
-        environment.name_current(shared, instead_of=None, name=first)
+        sharing.name_current(shared, instead_of=None, name=first)
     except BaseException:
-        environment.release(shared)
+        sharing.release(shared)
         raise
     return shared
 
@@ -212,16 +213,16 @@ def _acquire_first(root: Path, sync: SyncMode, max_bytes: int | None) -> SharedE
     """Open the first environment, which nothing names yet; make it anew where a power cut left half of one."""
     path = root / directory.FIRST_ENVIRONMENT
     try:
-        return environment.acquire(path, sync, max_bytes)
+        return sharing.acquire(path, sync, max_bytes)
     except CorruptionError:
         with directory.locked(root, wait=True):
             with contextlib.suppress(CorruptionError):
-                return environment.acquire(path, sync, max_bytes)  # somebody else made it anew meanwhile
+                return sharing.acquire(path, sync, max_bytes)  # somebody else made it anew meanwhile
             # It was named only after it was flushed, so a file without rows that nothing names was never used.
             if directory.current(root) is not None or not engine.is_without_rows(path / directory.DATA_FILE):
                 raise
             directory.remove_data(path)
-            return environment.acquire(path, sync, max_bytes)
+            return sharing.acquire(path, sync, max_bytes)
 
 
 def oldest_reader(listed: str, last_transaction: int) -> "OldestReader | None":

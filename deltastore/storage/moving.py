@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltastore.errors import ConflictError, StorageError
-from deltastore.storage import directory, environment
+from deltastore.storage import directory, sharing
 from deltastore.storage.engine import EngineError, translate
 from deltastore.storage.environment import SharedEnvironment
 from deltastore.storage.filling import UNFINISHED, Filled, fill, write
 from deltastore.storage.lmdb import LmdbStorage
 from deltastore.storage.port import Row
-from deltastore.storage.transaction import LmdbWriteTransaction
+from deltastore.storage.writing import LmdbWriteTransaction
 
 if TYPE_CHECKING:
     from deltastore.storage.engine import Transaction
@@ -61,13 +61,13 @@ class Move:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[SharedEnvironment]:
-        shared = environment.acquire(self._target, "none", None)
+        shared = sharing.acquire(self._target, "none", None)
         try:
             yield shared
         except EngineError as error:
             raise translate(error, shared.location) from error
         finally:
-            environment.release(shared)
+            sharing.release(shared)
 
 
 @contextlib.contextmanager

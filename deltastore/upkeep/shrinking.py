@@ -45,7 +45,7 @@ def shrink(store: Store, *, progress: Progress | None = None) -> ShrinkReport:
     """
     from deltastore.storage.lmdb import LmdbStorage
     from deltastore.storage.moving import Move, moving
-    from deltastore.storage.transaction import LmdbWriteTransaction
+    from deltastore.storage.writing import LmdbWriteTransaction
 
     storage = store.log.storage
     if not isinstance(storage, LmdbStorage):

@@ -5,6 +5,7 @@ as a graph makes them. Skipped where the data isn't beside the project.
 """
 
 import json
+import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,8 @@ from deltastore.langgraph import DeltaSaver
 from tests.langgraph.comparing import assert_same, config, difference
 
 SWE_AGENT = ("swe_agent_ctf_web.traj", "swe_agent_marshmallow_1867.traj")
+EVERY = {"quick": 4, "ci": 1, "deep": 1}
+"""One in this many runs of τ-bench is compared, by profile, chosen by chance."""
 FULL_TUPLES_EVERY = 8
 """One in this many checkpoints is compared as a whole with InMemorySaver's, which decodes all messages for each."""
 
@@ -85,15 +88,21 @@ def check_threads(threads: dict[str, list[AnyMessage]], path: Path) -> int:
     return size
 
 
-def test_tau_bench(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tau_bench(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    every, seed = EVERY[request.config.getoption("--profile")], random.SystemRandom().randrange(2**32)
     threads = tau_threads(shared_data)
     messages = [one for found in threads.values() for one in found]
     calls = sum(len(one.tool_calls) for one in messages if isinstance(one, AIMessage))
     assert (len(threads), len(messages), calls) == (200, 5308, 1164)
+    print(f"seed {seed}")
+    chosen = random.Random(seed).sample(sorted(threads), len(threads) // every)
+    threads = {name: threads[name] for name in chosen}
     size = check_threads(threads, tmp_path / "store.ds")
-    plain = sum(len(str(one.content)) for one in messages)
+    checkpoints = sum(map(len, threads.values()))
     with capsys.disabled():
-        print(f"\n  tau airline: 200 threads, 5,308 checkpoints, {plain:,} characters: {size:,} bytes on disk")
+        print(f"\n  tau airline: {len(threads)} threads, {checkpoints:,} checkpoints: {size:,} bytes on disk")
 
 
 def test_swe_agent(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from deltastore.errors import (
     StorePathError,
     SyncModeError,
 )
-from deltastore.storage import RESERVED_PREFIX, RetryTransaction, engine, environment
+from deltastore.storage import RESERVED_PREFIX, RetryTransaction, engine, environment, sharing
 from deltastore.storage.directory import CURRENT, MOVED_KEY, moved_name, moved_value
 from deltastore.storage.lmdb import LmdbStorage
 
@@ -36,7 +36,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(autouse=True)
 def nothing_stays_open() -> Iterator[None]:
     yield
-    left = [shared.location for shared in environment._process.open.values()]
+    left = [shared.location for shared in sharing._process.open.values()]
     assert left == []
 
 
@@ -61,7 +61,7 @@ def names(path: Path) -> list[str]:
 
 
 def environments() -> int:
-    return len(environment._process.open)
+    return len(sharing._process.open)
 
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
@@ -534,13 +534,13 @@ class TestMoves:
         with ThreadPoolExecutor(4) as pool:
             results = [pool.submit(write, number) for number in range(4)]
             halfway.wait()
-            target = environment.acquire(path / "env-2", "none", None)
+            target = sharing.acquire(path / "env-2", "none", None)
             with storage.write() as old, target.env.begin(write=True) as new:
                 for key, value in old.scan(*EVERYTHING):
                     new.put(key, value)
                 new.commit()
                 old.move_to("env-2")
-            environment.release(target)
+            sharing.release(target)
         for result in results:
             result.result()
         with storage.read() as reader:

@@ -171,7 +171,7 @@ def test_opening_while_the_store_moves(path: Path, step: str, monkeypatch: pytes
         def work() -> None:
             target = {
                 "named": (directory, "check_named"),
-                "identified": (lmdb.environment, "acquire"),
+                "identified": (lmdb.sharing, "acquire"),
                 "opened": (lmdb.engine, "open_environment"),
             }[step]
             before(*target)
