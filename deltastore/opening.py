@@ -132,5 +132,6 @@ def _postgres() -> Iterator[None]:
         if (error.name or "").partition(".")[0] != "psycopg":
             raise
         raise UnavailableError(
-            "stores on PostgreSQL need psycopg, which isn't installed; pip install 'deltastore[postgres]'"
+            "stores on PostgreSQL need psycopg, which isn't installed; pip install '.[postgres]' in a clone of "
+            "deltastore"
         ) from error

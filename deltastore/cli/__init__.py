@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] not in LIBRARIES:
             raise
         sys.stderr.write(
-            f"deltastore: the command line needs {error.name}, which isn't installed; pip install 'deltastore[cli]'\n"
+            f"deltastore: the command line needs {error.name}, which isn't installed; pip install '.[cli]' "
+            "in a clone of deltastore\n"
         )
         return 2
     except KeyboardInterrupt:

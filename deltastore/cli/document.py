@@ -21,7 +21,7 @@ HEAD = f"""# The command line
 
 Made by `python -m deltastore.cli.document` of the commands themselves.
 
-`pip install 'deltastore[cli]'` brings `{NAME}`; `python -m deltastore` is the same. `{NAME} --install-completion`
+`pip install '.[cli]'` from a clone brings `{NAME}`; `python -m deltastore` is the same. `{NAME} --install-completion`
 sets up completion in your shell, `{NAME} --version` tells the version.
 
 - Every command takes the store first: its directory, or the URL of one [on PostgreSQL](postgres.md). None but `load`

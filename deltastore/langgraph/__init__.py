@@ -9,7 +9,8 @@ except ModuleNotFoundError as error:
     if error.name is None or not error.name.startswith(("langgraph", "langchain_core")):
         raise
     raise ModuleNotFoundError(
-        f"{error.name} isn't installed; DeltaSaver needs it: pip install 'deltastore[langgraph]'", name=error.name
+        f"{error.name} isn't installed; DeltaSaver needs it: pip install '.[langgraph]' in a clone of deltastore",
+        name=error.name,
     ) from error
 
 __all__ = ["DeltaSaver"]

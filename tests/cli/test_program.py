@@ -205,7 +205,8 @@ def test_without_the_extra(path: Path, missing: str) -> None:
         return  # only a terminal's progress needs it
     assert done.returncode == 2
     assert done.stderr == (
-        f"deltastore: the command line needs {missing}, which isn't installed; pip install 'deltastore[cli]'\n"
+        f"deltastore: the command line needs {missing}, which isn't installed; pip install '.[cli]' "
+        "in a clone of deltastore\n"
     )
 
 
