@@ -35,7 +35,7 @@ from deltastore.cli.commands import (
 )
 from deltastore.cli.session import Session
 from deltastore.cli.text import message
-from deltastore.errors import DeltastoreError
+from deltastore.errors import DeltastoreError, StorageError
 
 NAME = "deltastore"
 COMMANDS: dict[str, ModuleType] = {
@@ -99,15 +99,30 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names may hold what the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
-    session = Session(sys.stdout, sys.stderr, sys.stdin, dict(os.environ))
+    if sys.stdout is None:  # closed by whoever started this
+        if sys.stderr is not None:
+            sys.stderr.write(f"{NAME}: standard output is closed, so nothing was done; send it to /dev/null instead\n")
+        return exits.code_of(StorageError())
+    session = Session(sys.stdout, sys.stderr or io.StringIO(), sys.stdin or io.StringIO(), dict(os.environ))
     try:
         code = _run(arguments, session)
-        session.finish()
+        try:
+            session.finish()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _drop_output()
+            text = f"what was asked for is done, but standard output can't be written: {error}"
+            return _fail(session, text, exits.code_of(StorageError()))
     except BrokenPipeError:
-        # the interpreter flushes once more when it ends, and mustn't complain then
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return exits.BROKEN_PIPE
     return code
+
+
+def _drop_output() -> None:
+    """Let what is left of the output go nowhere: the interpreter flushes once more when it ends, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str], session: Session) -> int:

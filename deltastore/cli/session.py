@@ -67,12 +67,16 @@ class Session:
             return text
         return f"\x1b[{COLOURS[meaning]}m{text}\x1b[0m"
 
-    def confirm(self, question: str, *, yes: bool) -> bool:
-        """Ask before something is deleted. Raises InvalidInputError where nobody can be asked."""
+    def confirm(self, question: str, *, yes: bool, first: Iterable[str] = ()) -> bool:
+        """Ask before something is deleted, showing the lines that come first; `yes`: it is answered already.
+
+        Raises InvalidInputError where nobody can be asked.
+        """
         if yes:
             return True
         if not (self.input.isatty() and self.err.isatty()):
             raise InvalidInputError(f"{question} Nobody can be asked here: give --yes, or --dry-run to see what goes")
+        self.err.writelines(f"{line}\n" for line in first)
         self.err.write(f"{question} [y/N] ")
         self.err.flush()
         return self.input.readline().strip().lower() in ("y", "yes")

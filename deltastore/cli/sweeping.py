@@ -51,8 +51,8 @@ class Planned:
             "plan": [_thread_document(thread) for thread in self.plan.threads],
         }
 
-    def lines(self, session: Session, *, detailed: bool) -> Iterator[str]:
-        """Tell people of the plan; `detailed`: of each checkpoint."""
+    def table(self, session: Session, *, detailed: bool) -> Iterator[str]:
+        """Tell people what goes from which thread and why; `detailed`: of each checkpoint."""
         rows = [
             (
                 escaped(thread.thread),
@@ -70,6 +70,11 @@ class Planned:
             yield from rest
         for thread in self.plan.threads if detailed else ():
             yield from _detail(session, thread)
+
+    def lines(self, session: Session, *, detailed: bool) -> Iterator[str]:
+        """Tell people of the plan, whose table they saw before they were asked."""
+        if self.dry_run:
+            yield from self.table(session, detailed=detailed)
         going = _number(self.plan.going, "checkpoint")
         verb = "would go" if self.dry_run else "stayed, as you answered: nothing was deleted"
         yield (

@@ -266,6 +266,38 @@ def test_a_broken_pipe_ends_quietly(path: Path) -> None:
     assert done.stdout.splitlines()[1] == "141"
 
 
+@pytest.mark.parametrize("call", [["info"], ["threads"], ["check"], ["show", "user-42"], ["log", "user-42", "--json"]])
+def test_output_that_cannot_be_written_is_said_in_a_line(path: Path, branched: dict[str, str], call: list[str]) -> None:
+    command, *others = call
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, command, str(path), *others], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 5
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("deltastore: what was asked for is done, but standard output can't be written: ")
+
+
+def test_a_dump_that_cannot_be_written_is_said_in_a_line(path: Path, branched: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, "dump", str(path), "-"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 5
+    (line,) = done.stderr.splitlines()
+    assert "standard output can't be written" in line
+
+
+def test_nothing_is_done_where_output_is_closed(path: Path, branched: dict[str, str]) -> None:
+    command = ["bash", "-c", '"$@" >&-', "bash", *PROGRAM, "tag", str(path), "user-42", "here"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 5
+    (line,) = done.stderr.splitlines()
+    assert "standard output is closed" in line
+    with deltastore.open(path) as store:
+        assert "here" not in store.thread("user-42").tags()
+
+
 class Terminal:
     """A command on a terminal of its own."""
 
@@ -320,9 +352,12 @@ def test_a_terminal_is_asked_before_a_deletion(path: Path, branched: dict[str, s
 @pytest.mark.parametrize(("answer", "left"), [("y", 2), ("n", 4)])
 def test_a_terminal_is_asked_before_a_sweep(path: Path, branched: dict[str, str], answer: str, left: int) -> None:
     terminal = Terminal("retain", str(path), "--keep-last", "1", "--keep-forks", "latest")
-    assert "Delete 2 checkpoints of 1 thread? [y/N]" in terminal.read("[y/N] ")
+    before, asked, _ = terminal.read("[y/N] ").partition("Delete 2 checkpoints of 1 thread? ")
+    assert asked
+    assert re.search(r"THREAD +GO +STAY .*\n.*user-42 +2 +2 ", before)
     os.write(terminal.controller, f"{answer}\n".encode())
     assert terminal.end() == 0
+    assert terminal.shown.count("THREAD") == 1
     assert ("nothing was deleted" in terminal.shown) == (answer == "n")
     with deltastore.open(path) as store:
         assert len(list(store.thread("user-42").history())) == left

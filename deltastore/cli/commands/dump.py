@@ -10,7 +10,7 @@ from deltastore.cli.arguments import STREAM, Debug, Json, StorePath
 from deltastore.cli.opening import open_store
 from deltastore.cli.session import Session
 from deltastore.cli.text import escaped, size
-from deltastore.errors import InvalidInputError
+from deltastore.errors import InvalidInputError, StorageError
 
 EXAMPLE = "deltastore dump runs.ds user-42.dump user-42"
 KEYS = {
@@ -53,6 +53,12 @@ def command(
                 made = deltastore.dump(store, session.out.buffer if streamed else file, chosen, progress=progress)
             except BrokenPipeError:  # typer would end with a code of its own
                 raise typer.Exit(exits.BROKEN_PIPE) from None
+            except OSError as error:
+                if not streamed:
+                    raise
+                raise StorageError(
+                    f"standard output can't be written: {error}; what it got is no whole dump"
+                ) from error
     document = {"file": file, "threads": made.threads, "checkpoints": made.checkpoints, "bytes": made.bytes}
     where = "standard output" if streamed else escaped(file)
     lines = [f"{made.threads} threads, {made.checkpoints} checkpoints dumped to {where}, {size(made.bytes)}"]

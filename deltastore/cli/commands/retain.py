@@ -265,7 +265,8 @@ def sweep(session: Session, store: Store, wish: Wish) -> Planned | Applied:
             planned = Planned(
                 retention.plan(store, wish.rules, threads=wish.threads, now=now, progress=progress), wish.dry_run
             )
-        if wish.dry_run or (planned.changes and not session.confirm(planned.question, yes=False)):
+        table = planned.table(session, detailed=wish.threads is not None)
+        if wish.dry_run or (planned.changes and not session.confirm(planned.question, yes=False, first=table)):
             return planned
     with session.progress("sweeping threads") as progress:
         return Applied(
