@@ -32,8 +32,8 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         with DeltaSaver.from_path("runs.ds") as saver:
             graph = builder.compile(checkpointer=saver)
 
-    Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. The saver refuses all
-    others; but what a graph is invoked with LangGraph makes text of before.
+    Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. The saver refuses
+    others, but of those in a graph's config LangGraph makes text before the saver sees them.
     """
 
     @classmethod
