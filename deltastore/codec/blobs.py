@@ -208,19 +208,22 @@ def assemble(kind: int, blobs: Sequence[bytes], codec: Decoder, notes: object = 
 def wrong_tag(tag: int, codec: Codec) -> CodecMismatchError:
     """Return the error for a chunk that another serializer wrote."""
     if tag <= STRICT_REMOVAL:
-        writer = "the native API (strict msgpack)"
-    elif tag < FIRST_INTERNED_TAG:
-        writer = "LangGraph's JsonPlusSerializer"
-    else:
-        writer = f"another serializer (tag {tag})"
+        return _mismatch(
+            "the native API (strict msgpack)",
+            codec,
+            "read it with store.thread(…), and an agent's run with deltastore.agent",
+        )
+    writer = "LangGraph's JsonPlusSerializer" if tag < FIRST_INTERNED_TAG else f"another serializer (tag {tag})"
     return wrong_writer(writer, codec)
 
 
 def wrong_writer(writer: str, codec: Codec) -> CodecMismatchError:
-    """Return the error for a value that another serializer wrote."""
-    return CodecMismatchError(
-        f"a value written by {writer} can't be read with {codec.name}: open it with the serializer that wrote it"
-    )
+    """Return the error for a value that another serializer of LangGraph's savers wrote."""
+    return _mismatch(writer, codec, "read it with DeltaSaver and the serializer that wrote it")
+
+
+def _mismatch(writer: str, codec: Codec, advice: str) -> CodecMismatchError:
+    return CodecMismatchError(f"a value written by {writer} can't be read with {codec.name}: {advice}")
 
 
 def _located(error: Exception, value: Any, codec: Codec, channel: str) -> EncodeError:

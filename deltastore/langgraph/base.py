@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from deltastore.errors import InvalidInputError
 from deltastore.langgraph.serializer import OpaqueCodec, codec_for
 from deltastore.langgraph.strict import restricted
 from deltastore.log import keys
@@ -47,6 +48,14 @@ def _tidier(store: Store, retention: "Retention") -> "Tidier | None":
     return None if rules is None or rules.is_off else Tidier(store, rules)
 
 
+def _is_serializer(serde: object) -> bool:
+    """Tell whether LangGraph takes it for a serializer, of the newer or the older kind; a class isn't one."""
+    return not isinstance(serde, type) and any(
+        callable(getattr(serde, dumps, None)) and callable(getattr(serde, loads, None))
+        for dumps, loads in (("dumps_typed", "loads_typed"), ("dumps", "loads"))
+    )
+
+
 class SaverBase(BaseCheckpointSaver[str]):
     """A saver over an open store."""
 
@@ -67,9 +76,18 @@ class SaverBase(BaseCheckpointSaver[str]):
         is gone TypeLostError. With `validate`, each value put is compared with what it will come back as, and a
         DegradedValueWarning names what differs. With `fenced`, a put on anything but the checkpoint that was put last
         in its namespace raises ConflictError. `retention` rules are applied to threads in the background, now and then
-        after puts; rules stored for a thread go before them. Raises InvalidInputError for a serializer that can't be
-        strict.
+        after puts; rules stored for a thread go before them. Raises InvalidInputError for what is no open store or no
+        serializer, and for a serializer that can't be strict.
         """
+        if not isinstance(store, Store):
+            raise InvalidInputError(
+                f"a store of type {type(store).__name__}; DeltaSaver takes an open deltastore.Store. "
+                "Where you have its path or URL, use DeltaSaver.from_path"
+            )
+        if serde is not None and not _is_serializer(serde):
+            raise InvalidInputError(
+                f"serde {serde!r:.200}; expected an object with dumps_typed and loads_typed, as JsonPlusSerializer()"
+            )
         super().__init__(serde=restricted(serde or JsonPlusSerializer()) if strict else serde)
         self.store = store
         self.strict = strict

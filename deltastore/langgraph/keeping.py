@@ -41,6 +41,7 @@ class KeepingSaver(ReadingSaver):
     ) -> None:
         """Delete the checkpoints whose metadata names one of these runs, with their writes, in all threads.
 
+        Metadata have a `run_id` where it was given in a config's `configurable` or `metadata`, not at its top.
         Each thread in one transaction, its sub-graph calls included; unknown runs are none. What the history of other
         checkpoints' delta channels needs stays, hidden; with `erase` nothing stays, and `graph`, which wrote the
         threads, folds what would be lacking. Reads the metadata of all checkpoints of the store.

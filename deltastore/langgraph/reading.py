@@ -39,7 +39,8 @@ class ReadingSaver(SaverBase):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the config's checkpoint, the latest without id, or None where there is none.
 
-        Raises BrokenChainError, ChecksumError, CodecMismatchError, FrontMismatchError; nothing missing reads as empty.
+        Raises InvalidIdError, BrokenChainError, ChecksumError, CodecMismatchError, FrontMismatchError; nothing missing
+        reads as empty.
         """
         thread, namespace = address(config)
         id_ = id_of(config)
@@ -87,8 +88,8 @@ class ReadingSaver(SaverBase):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return what DeltaChannels are rebuilt from: the nearest ancestor's value, and all writes since, oldest first.
 
-        Reads only the ancestors that count. Raises BrokenChainError where one of them was lost, CheckpointNotFoundError
-        where the checkpoint was deleted meanwhile, or its parent before it was put.
+        Reads only the ancestors that count. Raises InvalidIdError; BrokenChainError where one of them was lost;
+        CheckpointNotFoundError where the checkpoint was deleted meanwhile, or its parent before it was put.
         """
         if not channels:
             return {}
@@ -115,9 +116,7 @@ class ReadingSaver(SaverBase):
         Raises FrontMismatchError where there is no such part.
         """
         if record.frame is None:
-            raise FrontMismatchError(
-                f"namespace {namespace!r} of this thread is written by the native API; read it with store.thread(…)"
-            )
+            raise _native(namespace)
         frame: dict[str, Any] = self._codec.decode(record.frame)
         return frame
 
@@ -135,12 +134,13 @@ class ReadingSaver(SaverBase):
         tuple is the list it became); None matches a key that is None or missing.
 
         Lazy: reads what it returns, and holds no transaction while the caller has the iterator. Raises as
-        `get_tuple` does, InvalidInputError for a filter that isn't a dict, EncodeError naming the key where a value
-        of it can't be stored.
+        `get_tuple` does, InvalidInputError for a filter that isn't a dict and a limit that isn't an int from 0 on,
+        EncodeError naming the key where a value of the filter can't be stored.
         """
         wanted = filters.as_stored(filter, self._codec.reload)
         limit_id = id_of(before) if before else None
-        left = None if limit is None else max(limit, 0)
+        left = int(limit) if isinstance(limit, bool) else limit  # True is 1, as for other savers
+        terms.check_limit(left)
         for thread_id, thread in self._threads(config):
             if left == 0:
                 return
@@ -204,6 +204,8 @@ class ReadingSaver(SaverBase):
             size = HISTORY_PAGE if left is None else min(HISTORY_PAGE, left)
             page = self._log.page(thread, namespace, before, size)
             for entry in page:
+                if entry.record.frame is None:
+                    raise _native(namespace)
                 metadata = self._codec.decode(entry.record.metadata)
                 created = terms.when(entry.record.time_ms)
                 yield terms.Checkpoint(entry.id, thread, namespace, entry.parent_id, created, metadata)
@@ -255,7 +257,10 @@ class ReadingSaver(SaverBase):
             yield found
 
     def forks(self, config: RunnableConfig) -> "builtins.list[Fork]":
-        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values."""
+        """Return where the config's namespace branched: roots first, then by the parent's id. Reads no values.
+
+        Raises InvalidIdError.
+        """
         return self._log.forks(*address(config))
 
     async def aforks(self, config: RunnableConfig) -> "builtins.list[Fork]":
@@ -291,6 +296,13 @@ class ReadingSaver(SaverBase):
             if len(page) < size:
                 return
             before, size = page[-1].id, PAGE
+
+
+def _native(namespace: str) -> FrontMismatchError:
+    return FrontMismatchError(
+        f"namespace {namespace!r} of this thread is written by the native API; read it with store.thread(…), "
+        "and an agent's run with deltastore.agent"
+    )
 
 
 def _is_plain(config: RunnableConfig) -> bool:

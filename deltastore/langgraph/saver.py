@@ -32,7 +32,8 @@ class DeltaSaver(SavingSaver, KeepingSaver):
         with DeltaSaver.from_path("runs.ds") as saver:
             graph = builder.compile(checkpointer=saver)
 
-    Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. Everything else is refused.
+    Thread ids may be any text; ints and UUIDs are taken as their text, as other savers do. The saver refuses
+    others, but of those in a graph's config LangGraph makes text before the saver sees them.
     """
 
     @classmethod

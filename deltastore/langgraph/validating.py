@@ -1,6 +1,6 @@
 """The option `validate`: a warning where a value comes back otherwise than it was put.
 
-Imports errors. The invariant: it never changes what is stored, nor whether it is.
+Imports errors and LangGraph. The invariant: it never changes what is stored, nor whether it is.
 """
 
 import inspect
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from deltastore.errors import DegradedValueWarning
 from deltastore.langgraph.differing import differences
@@ -21,8 +23,13 @@ _PACKAGE = str(Path(__file__).parent)
 def warn_of_losses(channel: str, given: Any, reload: Callable[[], Any]) -> None:
     """Issue a DegradedValueWarning for each place, up to MAX_WARNINGS, where a value differs from its reload.
 
+    What LangGraph makes itself isn't warned of: the text that a task's error becomes, and the tuple around interrupts.
     Raises nothing, except the warning itself where the user has made it an error.
     """
+    if channel == ERROR:
+        return
+    if channel == INTERRUPT and type(given) is tuple:
+        given = list(given)
     try:
         found = reload()
     except Exception as error:  # noqa: BLE001 - a serializer may raise anything

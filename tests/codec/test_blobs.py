@@ -208,11 +208,16 @@ class TestErrors:
             cut([b"x", b"x" * 101], STRICT, "c")
 
     @pytest.mark.parametrize(
-        ("tag", "writer"),
-        [(bl.STRICT_ELEMENT, "native"), (bl.JSONPLUS_RUN, "JsonPlus"), (bl.LAST_TAG, "another")],
+        ("tag", "writer", "advice"),
+        [
+            (bl.STRICT_ELEMENT, "native", "store.thread"),
+            (bl.JSONPLUS_RUN, "JsonPlus", "DeltaSaver"),
+            (bl.LAST_TAG, "another", "DeltaSaver"),
+        ],
     )
-    def test_a_mismatch_names_writer_and_reader(self, tag: int, writer: str) -> None:
+    def test_a_mismatch_names_writer_reader_and_who_reads_it(self, tag: int, writer: str, advice: str) -> None:
         error = bl.wrong_tag(tag, Whole())
         assert isinstance(error, CodecMismatchError)
         assert writer in str(error)
         assert "whole 1" in str(error)
+        assert f"read it with {advice}" in str(error)

@@ -210,8 +210,10 @@ class TestGraphs:
             fenced.invoke({"log": ["in"]}, config("t"))
         fenced.invoke(None, config("t"))
         old = list(fenced.get_state_history(config("t")))[2].config
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match=r"went back to an earlier checkpoint.*an unfenced one"):
             fenced.update_state(old, {"log": ["edit"]}, as_node="first")
+        with pytest.raises(ConflictError, match=r"went back to an earlier checkpoint.*an unfenced one"):
+            asyncio.run(fenced.aupdate_state(old, {"log": ["edit"]}, as_node="first"))
         free.update_state(old, {"log": ["edit"]}, as_node="first")
         assert len(DeltaSaver(store).forks(config("t"))) == 1
         fenced.invoke(None, config("t"))  # goes on where the fork left off

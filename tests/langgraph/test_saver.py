@@ -245,6 +245,42 @@ class TestConfigs:
             with pytest.raises(InvalidIdError, match="thread"):
                 call()
 
+    @pytest.mark.parametrize("where", [None, "t", 5, {"configurable": None}, {"configurable": "thread_id"}])
+    def test_what_is_no_config_is_refused(self, saver: DeltaSaver, where: Any) -> None:
+        for call in (
+            lambda: saver.get_tuple(where),
+            lambda: saver.put(where, checkpoint("1", {}, {}), META, {}),
+            lambda: saver.put_writes(where, [("a", 1)], "task"),
+            lambda: list(saver.list(where or "t")),
+            lambda: list(saver.list(config("t"), before=where or "t")),
+            lambda: saver.history(where),
+            lambda: saver.history(config("t"), before=where or "t"),
+            lambda: saver.forks(where),
+            lambda: saver.tags(where),
+            lambda: saver.tag(where, "name"),
+            lambda: saver.get_delta_channel_history(config=where, channels=["a"]),
+        ):
+            with pytest.raises(InvalidIdError, match=r"expected \{'configurable'|expected \{\"configurable\""):
+                call()
+
+    @pytest.mark.parametrize("ids", [None, 5])
+    def test_what_are_no_ids_is_refused(self, saver: DeltaSaver, ids: Any) -> None:
+        for call in (lambda: saver.prune(ids), lambda: saver.delete_for_runs(ids)):
+            with pytest.raises(InvalidInputError, match="expected a sequence of ids"):
+                call()
+        with pytest.raises(InvalidIdError, match="expected a str or a UUID"):
+            saver.delete_for_runs([ids])
+
+    @pytest.mark.parametrize("store", ["graph.ds", Path("graph.ds"), None])
+    def test_what_is_no_store_is_refused(self, store: Any) -> None:
+        with pytest.raises(InvalidInputError, match=r"DeltaSaver\.from_path"):
+            DeltaSaver(store)
+
+    @pytest.mark.parametrize("serde", [5, "json", JsonPlusSerializer])
+    def test_what_is_no_serializer_is_refused(self, store: Store, serde: Any) -> None:
+        with pytest.raises(InvalidInputError, match="dumps_typed"):
+            DeltaSaver(store, serde=serde)
+
     @pytest.mark.parametrize(
         ("thread_id", "text"),
         [
@@ -268,6 +304,10 @@ class TestConfigs:
         assert [one.config["configurable"]["thread_id"] for one in saver.list(None)] == [text]
         saver.delete_thread(thread_id)
         assert saver.get_tuple(config(text)) is None
+
+    def test_the_refusal_says_what_is_taken(self, saver: DeltaSaver) -> None:
+        with pytest.raises(InvalidIdError, match=r"type float \(1\.5\); expected a str, or an int or UUID"):
+            saver.get_tuple(config(1.5))
 
     @pytest.mark.parametrize("thread_id", [True, False, None, 1.0, "", b"1", ("a",), object()])
     def test_other_thread_ids_are_refused(self, saver: DeltaSaver, thread_id: Any) -> None:
@@ -327,6 +367,7 @@ class TestIds:
             for call in (
                 lambda: saver.put(config("t", id_), checkpoint("1", {}, {}), META, {}),
                 lambda: saver.put_writes(config("t", id_), [("a", 1)], "task"),
+                *([lambda: saver.get_tuple(config("t", id_))] if id_ == 5 else []),
             ):
                 with pytest.raises(InvalidIdError):
                     call()
@@ -646,10 +687,16 @@ class TestList:
         filled.compare_list(config("t", "0003"), before=config("t", "0004"), limit=1, filter={"step": 3})
 
     def test_limit_and_before(self, filled: Pair) -> None:
-        for limit in (0, 1, 2, 31, 32, 33, 1000, -1, None):
+        for limit in (0, 1, 2, 31, 32, 33, 1000, True, False, None):
             filled.compare_list(config("t"), limit=limit)
             for before in ("0000", "0001", "0040", "00405", "0074", "9", " "):
                 filled.compare_list(config("t"), limit=3 if limit is None else limit, before=config("t", before))
+
+    @pytest.mark.parametrize("limit", [-1, "x", 1.5])
+    def test_other_limits_are_refused(self, saver: DeltaSaver, limit: Any) -> None:
+        """For InMemorySaver -1 is none, for SqliteSaver it is all."""
+        with pytest.raises(InvalidInputError, match=r"limit .*expected None or an int from 0 on"):
+            list(saver.list(config("t"), limit=limit))
 
     def test_filter(self, filled: Pair) -> None:
         for filter_ in (
@@ -1037,9 +1084,20 @@ class TestStores:
             lambda: saver.get_tuple(config("native")),
             lambda: saver.get_tuple(config("native", made.id)),
             lambda: saver.get_delta_channel_history(config=config("native"), channels=["a"]),
+            lambda: list(saver.history(config("native"))),
+            lambda: saver.tag(config("native"), "name"),
         ):
             with pytest.raises(FrontMismatchError, match="native API"):
                 call()
+        saver.prune(["native"])
+        saver.delete_for_runs(["a run"])
+        for read in (lambda: store.thread("graph").state(), lambda: list(store.thread("graph").history())):
+            with pytest.raises(CodecMismatchError, match="read it with DeltaSaver"):
+                read()
+        saver.copy_thread("native", "copy")
+        saver.delete_thread("native")
+        assert store.thread("copy").state() == {"a": [1]}
+        assert store.thread("native").latest() is None
 
     def test_a_saver_over_an_open_store_leaves_it_open(self, open_store: OpenStore) -> None:
         store = open_store()

@@ -5,12 +5,13 @@ import enum
 import math
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -19,7 +20,9 @@ from hypothesis import given
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.types import Interrupt, Send
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Interrupt, Send, interrupt
 from pydantic import BaseModel, Field, PrivateAttr
 
 from deltastore import DegradedValueWarning, EncodeError, Store
@@ -180,6 +183,38 @@ def test_metadata_and_writes_are_looked_at_too() -> None:
         asyncio.run(saver.aput_writes(config("t", "1"), [("d", {1, (2,)})], "task 2"))
     assert [(channel, path) for channel, path, _ in texts(caught)] == [("b", "[0]"), ("d", "")]
     assert {one.filename for one in caught} >= {__file__}
+
+
+class Asked(TypedDict):
+    answer: Any
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_what_langgraph_wraps_itself_is_not_warned_of(durability: Any) -> None:
+    """Interrupts in a tuple, and errors, which become text; a warning would be an error here."""
+
+    def ask(state: Asked) -> Asked:
+        answer = {"answer": interrupt({"question": [1]})}
+        if durability != "exit":
+            raise ValueError(answer)
+        return Asked(**answer)
+
+    builder = StateGraph(Asked)
+    builder.add_node("ask", ask)
+    builder.add_edge(START, "ask")
+    graph = builder.compile(checkpointer=saver_of())
+    graph.invoke({"answer": None}, config("t"), durability=durability)
+    with nullcontext() if durability == "exit" else pytest.raises(ValueError, match="yes"):
+        graph.invoke(Command(resume="yes"), config("t"), durability=durability)
+
+
+def test_what_an_interrupt_and_its_answer_hold_is_looked_at() -> None:
+    saver = saver_of()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        saver.put_writes(config("t", "1"), [(INTERRUPT, (Interrupt(value={"q": (1,)}, id="i"),))], "task")
+        saver.put_writes(config("t", "1"), [(RESUME, [(1,)])], "task")
+    assert [(channel, path) for channel, path, _ in texts(caught)] == [(INTERRUPT, "[0].value['q']"), (RESUME, "[0]")]
 
 
 def test_the_value_is_stored_all_the_same() -> None:
