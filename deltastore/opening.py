@@ -141,7 +141,7 @@ def migrate(url: str, *, schema: str | None = None, role: str | None = None, dry
     """Make the tables of a store on PostgreSQL, or bring them up to date; `dry_run`: only tell how.
 
     `role`: is given what a role needs to use the store and no more.
-    Raises FormatError, StorageError, InvalidInputError.
+    Raises FormatError, StorageError, StorePathError, InvalidInputError.
     """
     if not is_url(check_path(url)):
         raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
