@@ -7,9 +7,10 @@ can't be.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
+from pathlib import Path
 from typing import NamedTuple
 
-from deltastore.errors import InvalidInputError, UnavailableError
+from deltastore.errors import InvalidInputError, StorePathError, UnavailableError
 from deltastore.log.format import check_frequency
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
 from deltastore.reducers import Reducer
@@ -49,6 +50,7 @@ def open(  # noqa: A001 - users write deltastore.open, as they write gzip.open
     """
     if snapshot_frequency is not None:
         check_frequency(snapshot_frequency)  # before anything is made
+    check_bytes("cache_bytes", cache_bytes)
     storage = open_storage(path, sync=sync, max_bytes=max_bytes, create=create, schema=schema, pool_size=pool_size)
     try:
         return Store(
@@ -73,7 +75,9 @@ def open_storage(
     pool_size: int | None = None,
 ) -> Storage:
     """Return the storage behind a path or URL; `":memory:"` is one that lives in this process only."""
-    place = fspath(path)
+    place = check_path(path)
+    if max_bytes is not None:
+        check_bytes("max_bytes", max_bytes)
     if is_url(place):
         if max_bytes is not None:
             raise InvalidInputError("max_bytes is for stores in a directory; limit a database on its server")
@@ -88,6 +92,35 @@ def open_storage(
     from deltastore.storage.lmdb import LmdbStorage
 
     return LmdbStorage(path, sync=sync, max_bytes=max_bytes, create=create)
+
+
+def check_path(path: str | PathLike[str]) -> str:
+    """Return the path or URL of a store as text. Raises InvalidInputError for another type, StorePathError."""
+    place = fspath(path) if isinstance(path, PathLike) else path
+    if not isinstance(place, str):
+        raise InvalidInputError(
+            f"a path of type {type(place).__name__} ({place!r}); expected a str or a Path: a directory, or a URL"
+        )
+    if not place:
+        raise StorePathError(
+            "an empty path, which is most often an unset variable; name a directory, '.' for the current one"
+        )
+    scheme, separator, _ = place.partition("://")
+    if (separator and scheme.replace("+", "").isalnum() and not is_url(place)) or place.startswith("file:"):
+        raise StorePathError(
+            f"{place!r} is no URL of a store; expected one that begins with {' or '.join(URLS)}, or a directory's path"
+        )
+    if place.startswith("~") and not Path(place).parent.is_dir():
+        raise StorePathError(
+            f"there is no directory {Path(place).parent}, for ~ isn't expanded; use os.path.expanduser"
+        )
+    return place
+
+
+def check_bytes(name: str, value: int) -> None:
+    """Refuse what is no number of bytes. Raises InvalidInputError."""
+    if type(value) is not int or value < 0:
+        raise InvalidInputError(f"{name} is {value!r}; expected a number of bytes, an int from 0 on")
 
 
 def is_url(place: str) -> bool:
@@ -108,9 +141,9 @@ def migrate(url: str, *, schema: str | None = None, role: str | None = None, dry
     """Make the tables of a store on PostgreSQL, or bring them up to date; `dry_run`: only tell how.
 
     `role`: is given what a role needs to use the store and no more.
-    Raises FormatError, StorageError, InvalidInputError.
+    Raises FormatError, StorageError, StorePathError, InvalidInputError.
     """
-    if not is_url(url):
+    if not is_url(check_path(url)):
         raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
     with _postgres():
         from deltastore.storage.postgres import migrating

@@ -454,6 +454,14 @@ class Thread:
         return Checkpoint(entry.id, self.name, self.namespace, entry.parent_id, when(entry.record.time_ms), metadata)
 
 
+def check_open(store: Store) -> None:
+    """Refuse what is no open store, as its path. Raises InvalidInputError."""
+    if not isinstance(store, Store):
+        raise InvalidInputError(
+            f"a {type(store).__name__} ({store!r}) in place of a store; expected an open one, as deltastore.open(path)"
+        )
+
+
 def check_name(name: str, what: str, *, empty: bool = False) -> str:
     """Return a name of a thread, namespace, channel or task; any text up to 64 KiB. Raises InvalidIdError."""
     if not isinstance(name, str):

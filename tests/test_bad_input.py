@@ -32,6 +32,7 @@ from deltastore import (
     ThreadNotFoundError,
     check,
 )
+from deltastore.agent import CheckpointManager
 from deltastore.codec.primitives import seal, unseal
 from deltastore.log import keys, rows
 from deltastore.log.format import FORMAT_VERSION
@@ -240,10 +241,13 @@ class TestValues:
     def test_the_wrong_kind_for_a_reducer(self, filled: Store) -> None:
         thread = filled.thread("t")
         for writes, message in (
-            ({"m": {"k": 1}}, "'m' has reducer 'append', which takes a list; a dict was written"),
-            ({"m": "text"}, "'m' has reducer 'append', which takes a list; a value was written"),
-            ({"d": [1]}, "'d' has reducer 'merge', which takes a dict; a list was written"),
-            ({"d": None}, "'d' has reducer 'merge', which takes a dict; a value was written"),
+            ({"m": {"k": 1}}, "'m' has reducer 'append', which takes a list; a value of type dict was written"),
+            (
+                {"m": "text"},
+                "'m' has reducer 'append', which takes a list; a value of type str was written. .*channels=",
+            ),
+            ({"d": [1]}, "'d' has reducer 'merge', which takes a dict; a value of type list was written"),
+            ({"d": None}, "'d' has reducer 'merge', which takes a dict; a value of type NoneType was"),
         ):
             with pytest.raises(InvalidInputError, match=message):
                 thread.append(writes)
@@ -717,3 +721,50 @@ def test_a_thread_without_its_header_is_damaged_for_every_call() -> None:
     for call in calls:
         with pytest.raises(ChecksumError, match=r"thread 't'.*no header"):
             call()
+
+
+class TestWholeStores:
+    @pytest.mark.parametrize(
+        "call",
+        [
+            deltastore.compact,
+            deltastore.maintain,
+            deltastore.shrink,
+            deltastore.repair,
+            deltastore.plan_repair,
+            deltastore.plan_retention,
+            deltastore.apply_retention,
+            lambda path: deltastore.backup(path, "there"),
+            lambda path: deltastore.dump(path, "there"),
+            lambda path: deltastore.load(path, "there"),
+            CheckpointManager,
+        ],
+    )
+    def test_a_path_is_no_open_store(self, call: Callable[[Any], Any], tmp_path: Path) -> None:
+        with pytest.raises(InvalidInputError, match=r"a str .*; expected an open one"):
+            call(str(tmp_path / "s"))
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("level", ["x", 0, 99])
+    def test_a_level_that_is_none(self, filled: Store, level: Any) -> None:
+        for call in (deltastore.compact, deltastore.maintain):
+            with pytest.raises(InvalidInputError, match="from 1 to 19"):
+                call(filled, level=level)
+
+    @pytest.mark.parametrize("file", [None, 5])
+    def test_a_file_that_is_none(self, filled: Store, file: Any) -> None:
+        for call in (deltastore.dump, deltastore.load):
+            with pytest.raises(InvalidInputError, match="expected a path"):
+                call(filled, file)
+
+    @pytest.mark.parametrize("make", [deltastore.backup, deltastore.dump, deltastore.copy_store, deltastore.plan_copy])
+    def test_nothing_is_kept_inside_the_store(self, make: Callable[[Store, Any], Any], tmp_path: Path) -> None:
+        root = tmp_path / "s"
+        (tmp_path / "link").symlink_to(root)
+        with deltastore.open(root) as store:
+            store.thread("t").append({"n": 1})
+            before = sorted(root.rglob("*"))
+            for place in (root / "env-9", str(root / "env-1" / "x"), tmp_path / "link" / "x"):
+                with pytest.raises(StorePathError, match="inside the store"):
+                    make(store, place)
+            assert sorted(root.rglob("*")) == before

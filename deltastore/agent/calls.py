@@ -218,7 +218,8 @@ class Calls:
         found = yield Invoked(lambda: chosen(call), f"look-up of {entry.name}", is_asynchronous(chosen))
         if not isinstance(found, (Done, NotDone)):
             raise InvalidInputError(
-                f"the look-up of {entry.name!r} returned a {type(found).__name__}; expected Done(result) or NOT_DONE"
+                f"the look-up of {entry.name!r} returned a value of type {type(found).__name__}; "
+                "expected Done(result) or NOT_DONE"
             )
         return found
 

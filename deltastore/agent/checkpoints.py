@@ -78,7 +78,8 @@ def listed(stored: Stored, thread: Thread, values: Values) -> Checkpoint:
     found = stored.metadata
     if found.get("agent") != VERSION:
         raise InvalidInputError(
-            f"thread {stored.thread!r} isn't a run: its checkpoint {stored.id} was put by another API"
+            f"thread {stored.thread!r} isn't a run: its checkpoint {stored.id} was put by another API; "
+            f"if it was one, store.thread({stored.thread!r}).delete({stored.id!r}) makes it one again"
         )
     return Checkpoint(
         stored.thread,

@@ -22,7 +22,7 @@ from deltastore.agent.saving import Saves
 from deltastore.agent.tools import InDoubt, check_in_doubt
 from deltastore.agent.values import Values
 from deltastore.errors import InvalidInputError, ThreadExistsError, ThreadNotFoundError
-from deltastore.store import Store, Thread
+from deltastore.store import Store, Thread, check_open
 
 Check = TypeVar("Check", bound=Callable[[Any], Any])
 
@@ -52,6 +52,7 @@ class CheckpointManager:
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
         """Use an open store, which stays the caller's to close. Raises InvalidInputError."""
+        check_open(store)
         if on_changed_path not in ("warn", "raise"):
             raise InvalidInputError(f"on_changed_path={on_changed_path!r}; expected 'warn' or 'raise'")
         if not callable(getattr(policy, "decide", None)):

@@ -197,7 +197,10 @@ class Run(pg.Progress):
     # --- boundaries
 
     def add(self, message: Any) -> None:
-        """Append a message; a checkpoint is put if the policy asks for it. Raises EncodeError, ConflictError."""
+        """Append a message; a checkpoint is put if the policy asks for it.
+
+        Raises InvalidInputError, EncodeError, ConflictError.
+        """
         drive(self._add(message))
 
     async def aadd(self, message: Any) -> None:
@@ -278,6 +281,11 @@ class Run(pg.Progress):
         return request(values, jn.STREAM, function, (), params, options, fresh=fresh, waits=False)
 
     def _add(self, message: Any) -> Steps[None]:
+        if message is None or isinstance(message, (str, bytes, int, float)):
+            raise InvalidInputError(
+                f"a message of type {type(message).__name__}; expected one as SDKs have them, "
+                'for example {"role": "user", "content": "hi"}'
+            )
         self.messages.append(message)
         yield from self._saves.boundary(messages.kind_of(message))
 

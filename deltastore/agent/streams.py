@@ -82,7 +82,8 @@ class _Stream:
         if inspect.iscoroutine(made):
             made.close()
         raise InvalidInputError(
-            f"{self._entry.name!r} returned a {type(made).__name__}; expected {kind.__name__} of tokens. For the other "
+            f"{self._entry.name!r} returned a value of type {type(made).__name__}; "
+            f"expected {kind.__name__} of tokens. For the other "
             f"kind there is run.{twin}"
         )
 

@@ -224,9 +224,10 @@ class Draft:
         described = self.registry.describe(self.view.tx, reducer)
         if needed is not None:
             if write.cut.kind != needed:
+                found = type(assemble(write.cut.kind, write.cut.blobs, self.codec)).__name__
                 raise InvalidInputError(
-                    f"channel {name!r} has reducer {described}, which takes a {kinds[needed]}; "
-                    f"a {kinds[write.cut.kind]} was written"
+                    f"channel {name!r} has reducer {described}, which takes a {kinds[needed]}; a value of type {found} "
+                    f'was written. For values of any type open a new store with channels={{{name!r}: "replace"}}'
                 )
             if before is not None and before.value is not None and before.value.kind != needed:
                 raise InvalidInputError(

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
-from deltastore.errors import InvalidInputError, StorageError, StorePathError, UnavailableError
+from deltastore.errors import StorageError, StorePathError, UnavailableError
 from deltastore.log import keys
-from deltastore.opening import MEMORY
+from deltastore.opening import MEMORY, check_path
 from deltastore.storage.port import ReadTransaction, Row
-from deltastore.store import Store
+from deltastore.store import Store, check_open
+from deltastore.upkeep.places import check_outside
 from deltastore.upkeep.progress import Progress
 
 _ALL = (b"", b"\xff" * (keys.THREAD_BYTES + 1))
@@ -31,24 +32,24 @@ def backup(store: Store, path: str | PathLike[str], *, progress: Progress | None
     the file grows by what they write, and a store near its `max_bytes` may be full until then. Damaged rows are copied
     as they are: run check on the backup. `progress` counts bytes.
 
-    Raises StorePathError where something is there, StoreFullError, StorageError, ClosedError; then nothing is left.
-    A kill leaves `env-1.filling` in the directory, which opens as nothing and is to be removed.
+    Raises StorePathError where something is there, or inside the store's own directory, StoreFullError, StorageError,
+    ClosedError, InvalidInputError; then nothing is left. A kill leaves `env-1.filling` in the directory, which opens as
+    nothing and is to be removed.
     """
     from deltastore.storage.directory import FIRST_ENVIRONMENT  # LMDB, which a store in memory can do without
     from deltastore.storage.filling import fill, prepare_empty
     from deltastore.storage.lmdb import LmdbStorage
 
+    check_open(store)
     if store.log.storage.info().kind == "postgres":
         raise UnavailableError(
             f"{store.log.storage.location} is backed up by its server's means, as pg_dump is; "
             "`deltastore copy` copies it to any other place, `deltastore dump` to a file"
         )
-    if os.fspath(path) == MEMORY:
+    if check_path(path) == MEMORY:
         raise StorePathError(f"a backup can't be kept in {MEMORY}; name a directory, empty or to be made")
-    try:
-        root = Path(os.path.realpath(path))
-    except ValueError as error:
-        raise InvalidInputError(f"the path {os.fspath(path)!r} can't be one: {error}") from error
+    check_outside(store, path)
+    root = Path(os.path.realpath(path))
     with store.log.storage.read() as tx:  # first, so that a closed store leaves no directory
         made = prepare_empty(root)
         try:

@@ -6,12 +6,12 @@ and below. The invariant: it reports damage as problems and raises only what kee
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from os import PathLike, fspath
+from os import PathLike
 
 from deltastore.codec.primitives import unseal
 from deltastore.errors import CorruptionError, MismatchError
 from deltastore.log import dictionaries, keys, names, retention, rows
-from deltastore.opening import is_url
+from deltastore.opening import check_path, is_url
 from deltastore.opening import open as open_store
 from deltastore.storage.port import ReadTransaction, Storage
 from deltastore.store import Store
@@ -46,7 +46,7 @@ def check(
     if isinstance(store, Store):
         location, in_file = store.log.storage.location, _has_file(store.log.storage)
     else:
-        location = fspath(store)
+        location = check_path(store)
         in_file = not is_url(location)
     if isolated and in_file:
         from deltastore.upkeep.isolated import check_isolated

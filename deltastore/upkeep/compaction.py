@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import dictionaries
 from deltastore.log.listing import readable_threads
-from deltastore.store import Store
+from deltastore.store import Store, check_open
 from deltastore.upkeep import repacking, training
 from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome, drop_quarantined
 from deltastore.upkeep.progress import Progress
+
+MAX_LEVEL = 19
+"""The highest of zstd's levels that doesn't need far more memory, of who reads too."""
 
 _NO_DICTIONARY = "no dictionary, as asked for"
 
@@ -57,6 +60,8 @@ def compact(
     in the report, and the others are compacted.
     Raises InvalidInputError, StorageError, StoreFullError.
     """
+    check_open(store)
+    check_level(level)
     store.collect()
     decided = _settle(store, dictionary, erase=erase, whole=threads is None)
     chosen = list(threads) if threads is not None else [row.name for row in readable_threads(store.log.storage)]
@@ -92,6 +97,12 @@ def compact(
         damaged,
         decided,
     )
+
+
+def check_level(level: int) -> None:
+    """Refuse what is no level of compression. Raises InvalidInputError."""
+    if type(level) is not int or not 1 <= level <= MAX_LEVEL:
+        raise InvalidInputError(f"level is {level!r}; expected an int from 1 to {MAX_LEVEL}")
 
 
 def _settle(store: Store, wanted: str | None, *, erase: bool, whole: bool) -> str:

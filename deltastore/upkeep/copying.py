@@ -14,12 +14,13 @@ from os import PathLike, fspath
 from deltastore.errors import CopyDamagedError, InvalidInputError, StorePathError
 from deltastore.log import keys, names, unfinished
 from deltastore.log.unfinished import Unfinished
-from deltastore.opening import MEMORY, open_storage
+from deltastore.opening import MEMORY, check_path, open_storage
 from deltastore.opening import open as open_store
 from deltastore.storage.port import ReadTransaction, Row, Storage, WriteTransaction
 from deltastore.store import Store
 from deltastore.upkeep.copying_rows import CopiedRows, RowReader
 from deltastore.upkeep.copying_threads import Beside, look, pages, queued
+from deltastore.upkeep.places import check_outside
 from deltastore.upkeep.progress import Progress
 
 DEFAULT_PASSES = 5
@@ -95,20 +96,20 @@ def copy_store(
     Where it ends early, by an error or a kill, the same call goes on with what is there. `finish=False`: leave it to be
     gone on with; end the writers then, and the next call has little left to do. `progress` counts bytes.
 
-    Raises StorePathError where a store or anything else is there, CopyDamagedError where something else is read back
-    than was written, ConflictError where another process copies to the same place, InvalidInputError, StoreFullError,
-    StorageError, and what `open` does; nothing of the source changes, and the copy opens as nothing then:
-    UnfinishedCopyError.
+    Raises StorePathError where a store or anything else is there, or inside the source's own directory,
+    CopyDamagedError where something else is read back than was written, ConflictError where another process copies to
+    the same place, InvalidInputError, StoreFullError, StorageError, and what `open` does; nothing of the source
+    changes, and the copy opens as nothing then: UnfinishedCopyError.
     """
     if passes < 1:
         raise InvalidInputError(f"passes is {passes!r}; expected at least 1")
-    with _opened_source(source) as store, _opened(destination) as target:
+    with _opened_source(source) as store, _opened(store, destination) as target:
         return _copy(store, target, passes, progress, finish=finish)
 
 
 def plan_copy(source: Source, destination: Destination) -> CopyPlan:
     """Tell what `copy_store` would copy. Writes nothing, and makes no store; raises what that does before it begins."""
-    with _opened_source(source) as store, _opened_if_there(destination) as target:
+    with _opened_source(source) as store, _opened_if_there(store, destination) as target:
         location = fspath(destination) if isinstance(destination, str | PathLike) else destination.location
         resumes = False
         if target is not None:
@@ -145,22 +146,22 @@ def _opened_source(source: Source) -> Iterator[Store]:
 
 
 @contextmanager
-def _opened(destination: Destination) -> Iterator[Storage]:
+def _opened(store: Store, destination: Destination) -> Iterator[Storage]:
     if not isinstance(destination, str | PathLike):
         yield destination
         return
-    _refuse_memory(destination)
+    _check_place(store, destination)
     with contextlib.closing(open_storage(destination)) as storage:
         yield storage
 
 
 @contextmanager
-def _opened_if_there(destination: Destination) -> Iterator[Storage | None]:
+def _opened_if_there(store: Store, destination: Destination) -> Iterator[Storage | None]:
     """Open a place to be looked at; None where nothing is yet."""
     if not isinstance(destination, str | PathLike):
         yield destination
         return
-    _refuse_memory(destination)
+    _check_place(store, destination)
     try:
         storage = open_storage(destination, create=False)
     except StorePathError:
@@ -178,9 +179,10 @@ def _is_free(destination: str | PathLike[str]) -> bool:
     return is_free(destination)
 
 
-def _refuse_memory(destination: str | PathLike[str]) -> None:
-    if fspath(destination) == MEMORY:
+def _check_place(store: Store, destination: str | PathLike[str]) -> None:
+    if check_path(destination) == MEMORY:
         raise StorePathError(f"a copy can't be kept in {MEMORY}; name a place that outlives this process")
+    check_outside(store, destination)
 
 
 def _look_at(tx: ReadTransaction, destination: Storage, uuid: bytes) -> Unfinished | None:

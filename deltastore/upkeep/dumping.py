@@ -24,9 +24,10 @@ from deltastore.errors import BrokenChainError, InvalidInputError, ThreadNotFoun
 from deltastore.log import finding, keys, names, policy, rows, tagging
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import ReadTransaction
-from deltastore.store import Store, check_name
+from deltastore.store import Store, check_name, check_open
 from deltastore.upkeep import marking
 from deltastore.upkeep.dumpframes import FIRST_CHANNEL, FIRST_REDUCER, FIRST_TAG, FrameWriter, Sink
+from deltastore.upkeep.places import check_outside
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.renumbering import Numbers
 
@@ -56,9 +57,15 @@ def dump(
     Each thread is read in one moment, for as long as it takes to write it; the moments differ. Nothing is decoded, and
     what reads as deleted isn't in it. `progress` counts threads.
 
-    Raises ThreadNotFoundError, InvalidInputError where the file exists, StorageError, and CorruptionError naming a
-    thread that can't be read; then no file is left. What an open file raises is raised as it is.
+    Raises ThreadNotFoundError, InvalidInputError where the file exists, StorePathError for one inside the store's own
+    directory, StorageError, and CorruptionError naming a thread that can't be read; then no file is left. What an open
+    file raises is raised as it is.
     """
+    check_open(store)
+    if isinstance(file, str | PathLike):
+        check_outside(store, file)
+    elif not callable(getattr(file, "write", None)):
+        raise InvalidInputError(f"a file of type {type(file).__name__}; expected a path, or a file open for bytes")
     if isinstance(threads, str):
         raise InvalidInputError(f"threads {threads!r}; expected a collection of names, as [{threads!r}]")
     wanted = None if threads is None else [check_name(name, "thread") for name in threads]

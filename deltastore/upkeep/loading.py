@@ -21,7 +21,7 @@ from deltastore.errors import (
     ThreadExistsError,
 )
 from deltastore.log import deleting, keys, names
-from deltastore.store import Store
+from deltastore.store import Store, check_open
 from deltastore.upkeep.dumpframes import FrameReader, Seekable, Source
 from deltastore.upkeep.loading_thread import ThreadLoad
 from deltastore.upkeep.progress import Progress
@@ -57,6 +57,7 @@ def load(
     renamed that the dump lacks is a ThreadNotFoundError, before anything is loaded unless the file is a pipe.
     A kill leaves rows that `collect` removes, an hour after they were written.
     """
+    check_open(store)
     with opened(file, rename) as dump:
         return load_opened(store, dump, skip_existing=skip_existing, progress=progress)
 
@@ -131,6 +132,8 @@ def _look_for_names(source: Source, rename: Rename | None) -> None:
 @contextmanager
 def _opened(file: str | PathLike[str] | Source) -> Iterator[Source]:
     if not isinstance(file, (str, PathLike)):
+        if not callable(getattr(file, "read", None)):
+            raise InvalidInputError(f"a file of type {type(file).__name__}; expected a path, or a file open for bytes")
         yield file
         return
     try:

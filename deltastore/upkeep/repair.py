@@ -10,7 +10,7 @@ from dataclasses import replace
 from deltastore.codec.primitives import seal
 from deltastore.log import keys, names
 from deltastore.storage.port import WriteTransaction
-from deltastore.store import Store
+from deltastore.store import Store, check_open
 from deltastore.upkeep.progress import Progress
 from deltastore.upkeep.repair_plan import Change, Notes, RepairPlan, RepairReport, StorePart, ThreadPart, quarantined_by
 from deltastore.upkeep.repair_store import plan_store
@@ -28,8 +28,9 @@ STORE = "store"
 def plan_repair(store: Store, *, progress: Progress | None = None) -> RepairPlan:
     """Find out what a repair would do, without writing. `progress` is told of threads.
 
-    Raises ClosedError, StorageError.
+    Raises ClosedError, StorageError, InvalidInputError.
     """
+    check_open(store)
     parts: list[ThreadPart] = []
     left: list[str] = []
     with store.log.storage.read() as tx:
@@ -51,6 +52,7 @@ def apply_repair(store: Store, plan: RepairPlan) -> RepairReport:
     Others may read and write meanwhile. May be killed at any moment, and run again.
     Raises StoreFullError, StorageError.
     """
+    check_open(store)
     done: list[Notes] = []
     skipped: list[str] = []
     quarantined = 0

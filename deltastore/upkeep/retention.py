@@ -15,7 +15,7 @@ from deltastore.log.reading import View
 from deltastore.log.retention import Retention, check_rules
 from deltastore.log.rows import Header
 from deltastore.storage.port import ReadTransaction, WriteTransaction
-from deltastore.store import Store, check_name
+from deltastore.store import Store, check_name, check_open
 from deltastore.terms import check_limit
 from deltastore.upkeep.retention_rules import Reason
 from deltastore.upkeep.retention_thread import CallPlan, CheckpointPlan, Decision, ThreadPlan, decide
@@ -170,6 +170,7 @@ class _Sweep:
     def __init__(
         self, store: Store, rules: Retention | None, threads: Sequence[str] | None, now: datetime | None
     ) -> None:
+        check_open(store)
         if isinstance(threads, str):  # a sequence of its letters
             raise InvalidInputError(f"threads {threads!r}; expected a list of names, as [{threads!r}]")
         self.log = store.log

@@ -12,7 +12,7 @@ from typing import cast
 from deltastore.errors import UnavailableError
 from deltastore.log import keys, names, rows
 from deltastore.storage.port import ReadTransaction, Row
-from deltastore.store import Store
+from deltastore.store import Store, check_open
 from deltastore.upkeep.progress import Progress
 
 MAX_ROUNDS = 5
@@ -47,6 +47,7 @@ def shrink(store: Store, *, progress: Progress | None = None) -> ShrinkReport:
     from deltastore.storage.moving import Move, moving
     from deltastore.storage.writing import LmdbWriteTransaction
 
+    check_open(store)
     storage = store.log.storage
     if not isinstance(storage, LmdbStorage):
         raise UnavailableError(

@@ -794,3 +794,24 @@ class TestBranches:
         with pytest.raises(ConflictError), other:
             other.step()
         assert len(manager.list_checkpoints("r")) == 2
+
+
+@pytest.mark.parametrize("message", [None, 5, "hello", b"hello"])
+def test_what_is_no_message_isnt_added(store: Store, message: Any) -> None:
+    with CheckpointManager(store).run("r") as run:
+        with pytest.raises(InvalidInputError, match=f"a message of type {type(message).__name__}; expected"):
+            run.add(message)
+        assert run.messages == []
+        run.step()
+
+
+def test_a_run_that_another_api_wrote_to_says_the_way_out(store: Store) -> None:
+    manager = CheckpointManager(store)
+    with manager.run("r") as run:
+        run.step()
+    put = store.thread("r").append({"x": 1})
+    for call in (manager.restore, manager.run, manager.list_checkpoints):
+        with pytest.raises(InvalidInputError, match=rf"store\.thread\('r'\)\.delete\('{put.id}'\)"):
+            call("r")
+    store.thread("r").delete(put)
+    assert manager.restore("r").status == "done"
