@@ -23,7 +23,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from deltastore.codec.blobs import Cut, assemble, cut, encode_whole
 from deltastore.codec.records import SEEN_CHANNEL, VERSIONS_CHANNEL
 from deltastore.codec.strict import STRICT
-from deltastore.errors import ConflictError, InvalidInputError
+from deltastore.errors import InvalidInputError
 from deltastore.langgraph.base import SaverBase
 from deltastore.langgraph.configs import address, config_of, id_of
 from deltastore.log import keys, rows
@@ -68,18 +68,12 @@ class SavingSaver(SaverBase):
     ) -> RunnableConfig:
         """Store a checkpoint; values are encoded before the first await. Raises as `put` does."""
         made = self._make_put(config, checkpoint, metadata)
-        try:
-            await _when_done(self._log.put_soon, self._log.put, made)
-        except ConflictError as error:
-            raise _advised(error) from error.__cause__
+        await _when_done(self._log.put_soon, self._log.put, made)
         self._tell_tidier(made)
         return config_of(config["configurable"]["thread_id"], made.namespace, checkpoint["id"])
 
     def _put(self, made: Put) -> None:
-        try:
-            self._log.put(made)
-        except ConflictError as error:
-            raise _advised(error) from error.__cause__
+        self._log.put(made)
         self._tell_tidier(made)
 
     def _tell_tidier(self, made: Put) -> None:
@@ -192,16 +186,6 @@ class SavingSaver(SaverBase):
             list(made.values()),
             False,
         )
-
-
-def _advised(error: ConflictError) -> ConflictError:
-    """Return the error of a fenced put with what it can't know: perhaps somebody went back. Others stay as they are."""
-    if type(error) is not ConflictError:
-        return error
-    return ConflictError(
-        f"{error}. If no other wrote, this went back to an earlier checkpoint, which a fenced saver refuses: "
-        "do that through an unfenced one on the same store"
-    )
 
 
 def _warn_of_losses(channel: str, given: Any, reload: Callable[[], Any]) -> None:

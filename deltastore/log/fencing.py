@@ -46,7 +46,8 @@ def check(view: View, namespace: rows.Namespace, put: Fenced) -> None:
     found = f"checkpoint {last!r}" if last else "no checkpoint"
     raise ConflictError(
         f"thread {put.thread!r}, namespace {put.namespace!r}: expected {expected}, found {found} put last; nothing was "
-        f"written. Another writer was faster: read {'the state of that one' if last else 'the thread'} and decide again"
+        f"written. If another writer was faster, read {'the state of that one' if last else 'the thread'} and decide "
+        "again; to go back to an earlier checkpoint, put without a fence"
     )
 
 

@@ -140,7 +140,7 @@ def prepare(root: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        text = f"no store can be made at {root}: {error}; its parent must be a directory"
+        text = f"no store can be made at {root}: {error}; its parent must be a directory, and writable"
         raise translate_path(error, os.fspath(root), text) from error
     _check_ours(root)
     try:

@@ -49,7 +49,7 @@ def prepare_empty(root: Path) -> bool:
     except FileExistsError:
         pass
     except OSError as error:
-        text = f"no store can be made at {root}: {error}; its parent must be a directory"
+        text = f"no store can be made at {root}: {error}; its parent must be a directory, and writable"
         raise translate_path(error, os.fspath(root), text) from error
     else:
         return True
