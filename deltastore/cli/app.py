@@ -131,7 +131,8 @@ def _run(arguments: Sequence[str], session: Session) -> int:
         # typer gives the code of an Exit, as that of an interruption; None where a command just ends
         ended = command.main(list(arguments) or ["--help"], prog_name=NAME, standalone_mode=False, obj=session)
     except typer.TyperException as error:
-        return _fail(session, f"{error.format_message().rstrip('.')}; see {NAME} --help", error.exit_code)
+        program = " ".join([NAME, *(name for name in arguments[:1] if name in COMMANDS)])
+        return _fail(session, f"{error.format_message().rstrip('.')}; see {program} --help", error.exit_code)
     except typer.Abort:
         return exits.INTERRUPTED
     except DeltastoreError as error:

@@ -31,6 +31,12 @@ def find_thread(store: Store, text: str) -> str:
     for name in _readings(text):
         if _exists(store, name):
             return name
+    for before, _ in _splits(text):
+        if any(_exists(store, name) for name in _readings(before)):
+            raise ThreadNotFoundError(
+                f"no thread is named {text!r}, but one is named {before!r}; "
+                "this takes a thread alone, without a checkpoint"
+            )
     raise ThreadNotFoundError(f"no thread is named {text!r}; see deltastore threads")
 
 

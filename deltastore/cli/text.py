@@ -8,6 +8,8 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _CHARS = {shown: char for char, shown in _ESCAPES.items()}
 _ESCAPE = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _WHOLE = re.compile(rf"(?:[^\\]|{_ESCAPE.pattern})*", re.DOTALL)
+WIDEST = 60
+"""The most characters that a column is padded to: one long name mustn't make every line as long."""
 
 
 def escaped(text: str) -> str:
@@ -71,12 +73,12 @@ def percent(part: float, whole: float) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], *, heading: Sequence[str], right: Sequence[int] = ()) -> list[str]:
-    """Return lines in which each column is as wide as its widest cell; the last one isn't padded.
+    """Return lines in which each column is as wide as its widest cell, up to `WIDEST`; the last one isn't padded.
 
     `right`: columns that stand to the right, as numbers do.
     """
     table = [heading, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths = [min(WIDEST, max(map(len, column))) for column in zip(*table, strict=True)]
     return [
         "  ".join(
             cell.rjust(width) if place in right else cell.ljust(width)

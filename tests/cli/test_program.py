@@ -288,6 +288,20 @@ def test_a_dump_that_cannot_be_written_is_said_in_a_line(path: Path, branched: d
     assert "standard output can't be written" in line
 
 
+def test_where_a_thread_alone_is_taken_that_is_said(
+    path: Path, branched: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", str(path), "user-42@before-deploy"]) == 3
+    assert "one is named 'user-42'; this takes a thread alone" in capsys.readouterr().err
+
+
+def test_a_wrong_call_leads_to_the_commands_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["log", "--nonsense"]) == 2
+    assert capsys.readouterr().err.endswith("; see deltastore log --help\n")
+    assert main(["nonsense"]) == 2
+    assert capsys.readouterr().err.endswith("; see deltastore --help\n")
+
+
 def test_nothing_is_done_where_output_is_closed(path: Path, branched: dict[str, str]) -> None:
     command = ["bash", "-c", '"$@" >&-', "bash", *PROGRAM, "tag", str(path), "user-42", "here"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)

@@ -27,6 +27,10 @@ class TestInfo:
         assert document["oldest_reader"] is None
         assert "checkpoints    4" in run("info").out
 
+    def test_a_store_in_memory_is_none_of_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["info", ":memory:"]) == 2
+        assert "lives in the process that opened it" in capsys.readouterr().err
+
     def test_it_tells_an_old_reader(self, run: Run, path: Path, branched: dict[str, str]) -> None:
         with deltastore.open(path) as store:
             import threading
@@ -54,6 +58,13 @@ class TestInfo:
 
 
 class TestThreads:
+    def test_a_long_name_makes_no_other_line_long(self, run: Run, path: Path, branched: dict[str, str]) -> None:
+        with deltastore.open(path) as store:
+            store.thread("long" * 100).append({"n": 1})
+        lines = run("threads").out.splitlines()
+        assert any("long" * 100 in line for line in lines)
+        assert all(len(line) < 150 for line in lines if "long" not in line)
+
     @pytest.fixture
     def two(self, path: Path) -> None:
         with DeltaSaver.from_path(path) as saver:

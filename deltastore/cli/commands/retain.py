@@ -74,7 +74,13 @@ Threads = Annotated[
     list[str] | None, typer.Argument(metavar="[THREAD]...", help="Only these threads.", show_default=False)
 ]
 KeepLast = Annotated[
-    int | None, typer.Option("--keep-last", min=0, metavar="N", help="Keep the newest N checkpoints of each namespace.")
+    int | None,
+    typer.Option(
+        "--keep-last",
+        min=0,
+        metavar="N",
+        help="Keep the newest N checkpoints of each namespace; 0, here and below: off.",
+    ),
 ]
 KeepWithin = Annotated[
     str | None, typer.Option("--keep-within", metavar="AGE", help="Keep those not older: 90s, 30m, 12h, 7d or 4w.")
