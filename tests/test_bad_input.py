@@ -745,6 +745,11 @@ class TestWholeStores:
             call(str(tmp_path / "s"))
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_text_for_many_threads(self, filled: Store) -> None:
+        """It is no collection of threads named by its letters."""
+        with pytest.raises(InvalidInputError, match="expected a collection of names"):
+            deltastore.compact(filled, threads="t")
+
     @pytest.mark.parametrize("level", ["x", 0, 99])
     def test_a_level_that_is_none(self, filled: Store, level: Any) -> None:
         for call in (deltastore.compact, deltastore.maintain):

@@ -16,7 +16,7 @@ from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.keeping import KeepingSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
-from deltastore.opening import is_url
+from deltastore.opening import check_path, is_url
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 
@@ -79,7 +79,7 @@ class DeltaSaver(SavingSaver, KeepingSaver):
 
         Options and errors are those of `from_path`; only a URL is taken.
         """
-        if not is_url(url):
+        if not is_url(check_path(url)):
             raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
         return cls.from_path(url, **options)
 

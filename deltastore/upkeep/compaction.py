@@ -62,6 +62,8 @@ def compact(
     """
     check_open(store)
     check_level(level)
+    if isinstance(threads, str):  # else a collection of its letters
+        raise InvalidInputError(f"threads {threads!r}; expected a collection of names, as [{threads!r}]")
     store.collect()
     decided = _settle(store, dictionary, erase=erase, whole=threads is None)
     chosen = list(threads) if threads is not None else [row.name for row in readable_threads(store.log.storage)]

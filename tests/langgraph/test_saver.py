@@ -276,6 +276,11 @@ class TestConfigs:
         with pytest.raises(InvalidInputError, match=r"DeltaSaver\.from_path"):
             DeltaSaver(store)
 
+    @pytest.mark.parametrize("url", [None, 5, "graph.ds"])
+    def test_what_is_no_url_is_refused(self, url: Any) -> None:
+        with pytest.raises(InvalidInputError):
+            DeltaSaver.from_url(url)
+
     @pytest.mark.parametrize("serde", [5, "json", JsonPlusSerializer])
     def test_what_is_no_serializer_is_refused(self, store: Store, serde: Any) -> None:
         with pytest.raises(InvalidInputError, match="dumps_typed"):
