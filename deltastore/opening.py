@@ -117,6 +117,13 @@ def check_path(path: str | PathLike[str]) -> str:
     return place
 
 
+def check_url(url: str) -> str:
+    """Return the URL of a store on PostgreSQL. Raises InvalidInputError for anything else, StorePathError."""
+    if not is_url(check_path(url)):
+        raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
+    return url
+
+
 def check_bytes(name: str, value: int) -> None:
     """Refuse what is no number of bytes. Raises InvalidInputError."""
     if type(value) is not int or value < 0:
@@ -143,8 +150,7 @@ def migrate(url: str, *, schema: str | None = None, role: str | None = None, dry
     `role`: is given what a role needs to use the store and no more.
     Raises FormatError, StorageError, StorePathError, InvalidInputError.
     """
-    if not is_url(check_path(url)):
-        raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
+    check_url(url)
     with _postgres():
         from deltastore.storage.postgres import migrating
     return Migration(*migrating.migrate(url, schema=schema, role=role, dry_run=dry_run))

@@ -317,8 +317,7 @@ class Thread:
 
         Raises ThreadNotFoundError, CheckpointNotFoundError, BrokenChainError, ReducerMismatchError.
         """
-        if isinstance(channels, str):  # a collection of its letters
-            raise InvalidInputError(f"channels {channels!r}; expected a collection of names, as [{channels!r}]")
+        check_several(channels, "channels")
         id_ = None if at is None else self._id(at)
         reading = self._log.read(self.name, self.namespace, id_, channels=channels)
         if reading is None:
@@ -460,6 +459,12 @@ def check_open(store: Store) -> None:
         raise InvalidInputError(
             f"a {type(store).__name__} ({store!r}) in place of a store; expected an open one, as deltastore.open(path)"
         )
+
+
+def check_several(names: Iterable[str] | None, what: str) -> None:
+    """Refuse a text in place of names, for it is a collection of its letters. Raises InvalidInputError."""
+    if isinstance(names, str):
+        raise InvalidInputError(f"{what} {names!r}; expected a collection of names, as [{names!r}]")
 
 
 def check_name(name: str, what: str, *, empty: bool = False) -> str:

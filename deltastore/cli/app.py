@@ -106,17 +106,14 @@ def run(arguments: Sequence[str]) -> int:
     session = Session(sys.stdout, sys.stderr or io.StringIO(), sys.stdin or io.StringIO(), dict(os.environ))
     try:
         code = _run(arguments, session)
-        try:
-            session.finish()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            _drop_output()
-            text = f"what was asked for is done, but standard output can't be written: {error}"
-            return _fail(session, text, exits.code_of(StorageError()))
+        session.finish()
     except BrokenPipeError:
         _drop_output()
         return exits.BROKEN_PIPE
+    except OSError as error:
+        _drop_output()
+        text = f"what was asked for is done, but standard output can't be written: {error}"
+        return _fail(session, text, exits.code_of(StorageError()))
     return code
 
 

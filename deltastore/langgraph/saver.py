@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from deltastore.errors import InvalidInputError
 from deltastore.langgraph.base import off_loop
 from deltastore.langgraph.keeping import KeepingSaver
 from deltastore.langgraph.saving import SavingSaver
 from deltastore.log.heads import DEFAULT_CACHE_BYTES
-from deltastore.opening import check_path, is_url
+from deltastore.opening import check_url
 from deltastore.opening import open as open_store
 from deltastore.storage.port import SyncMode
 
@@ -79,9 +78,7 @@ class DeltaSaver(SavingSaver, KeepingSaver):
 
         Options and errors are those of `from_path`; only a URL is taken.
         """
-        if not is_url(check_path(url)):
-            raise InvalidInputError(f"{url!r} is no URL of a store; expected postgresql://user@host:port/database")
-        return cls.from_path(url, **options)
+        return cls.from_path(check_url(url), **options)
 
     def close(self) -> None:
         """End what runs in the background, and close the store if `from_path` opened it. Closing twice is harmless."""

@@ -1,8 +1,8 @@
 """How commits of one environment survive a power cut: by a redo record, or by being flushed a second time.
 
-Imports the engine, the redo records and the errors. The invariant: with `full`, a commit that was acknowledged, or that
-somebody who opens the environment can see, is there after a power cut. Not thread-safe, but for `room`: all that
-changes anything is done by whoever has the environment's write lock, or opens it.
+Imports the engine, the directory rules, the redo records and the errors. The invariant: with `full`, a commit that was
+acknowledged, or that somebody who opens the environment can see, is there after a power cut. Not thread-safe, but for
+`room`: all that changes anything is done by whoever has the environment's write lock, or opens it.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Durability:
             self._confirm(number)
 
     def settle_unknown(self) -> None:
-        """Do the same for a commit of which nobody knows whether it was made, nor what it changed."""
+        """Do the same for a commit of which nobody but the engine knows what it changed."""
         if self._opened.sync == "full":
             with _telling(self._opened.location):
                 self._flush()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from deltastore.errors import CorruptionError, InvalidInputError
 from deltastore.log import dictionaries
 from deltastore.log.listing import readable_threads
-from deltastore.store import Store, check_open
+from deltastore.store import Store, check_open, check_several
 from deltastore.upkeep import repacking, training
 from deltastore.upkeep.compaction_thread import ThreadCompaction, ThreadOutcome, drop_quarantined
 from deltastore.upkeep.progress import Progress
@@ -62,8 +62,7 @@ def compact(
     """
     check_open(store)
     check_level(level)
-    if isinstance(threads, str):  # else a collection of its letters
-        raise InvalidInputError(f"threads {threads!r}; expected a collection of names, as [{threads!r}]")
+    check_several(threads, "threads")
     store.collect()
     decided = _settle(store, dictionary, erase=erase, whole=threads is None)
     chosen = list(threads) if threads is not None else [row.name for row in readable_threads(store.log.storage)]

@@ -24,7 +24,7 @@ from deltastore.errors import BrokenChainError, InvalidInputError, ThreadNotFoun
 from deltastore.log import finding, keys, names, policy, rows, tagging
 from deltastore.log.reading import FoundRow, View
 from deltastore.storage.port import ReadTransaction
-from deltastore.store import Store, check_name, check_open
+from deltastore.store import Store, check_name, check_open, check_several
 from deltastore.upkeep import marking
 from deltastore.upkeep.dumpframes import FIRST_CHANNEL, FIRST_REDUCER, FIRST_TAG, FrameWriter, Sink
 from deltastore.upkeep.places import check_outside
@@ -66,8 +66,7 @@ def dump(
         check_outside(store, file)
     elif not callable(getattr(file, "write", None)):
         raise InvalidInputError(f"a file of type {type(file).__name__}; expected a path, or a file open for bytes")
-    if isinstance(threads, str):
-        raise InvalidInputError(f"threads {threads!r}; expected a collection of names, as [{threads!r}]")
+    check_several(threads, "threads")
     wanted = None if threads is None else [check_name(name, "thread") for name in threads]
     found = _find(store, wanted)
     with _opened(file) as sink:

@@ -7,7 +7,7 @@ one, leaves a whole store.
 from dataclasses import dataclass
 
 from deltastore.log.retention import Retention
-from deltastore.store import Store, check_open
+from deltastore.store import Store
 from deltastore.upkeep import compaction, repacking, retention, shrinking
 
 
@@ -33,7 +33,6 @@ def maintain(
     Others may read and write meanwhile. For `erase` and `level` see `compact`; bytes of deleted text are out of the
     file only with both `erase` and `shrink`. Raises what the steps raise.
     """
-    check_open(store)
     compaction.check_level(level)
     retained = retention.apply(store, rules)
     compacted = compaction.compact(store, erase=erase, level=level)
